@@ -173,7 +173,7 @@ class VeloxProcess:
             return
         assert code in (0, -signal.SIGKILL), f"exit code {code}:\n" + "\n".join(self.stderr.lines)
         bugs = [line for line in self.stderr.lines if "bug:" in line or "Traceback" in line]
-        assert self.expect_bugs or not bugs, "\n".join(self.stderr.lines)
+        assert self.expect_bugs or not bugs, "\n".join([*bugs, "the whole log:", *self.stderr.lines])
 
     # -- what it says -------------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ import pytest
 
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.recording import RecordingUpstream, healthy
-from tests.e2e.test_keys import ask, wait_statuses
+from tests.e2e.test_keys import ask, bearer, wait_statuses
 from tests.e2e.test_managed_keys import managed
-from tests.e2e.tools import Client
+from tests.e2e.tools import CHAT, Client, request_bytes
 from tests.postgres_server import postgres_server
 from velox.accounts.active import caller_id_of
 from velox.accounts.postgres import PostgresAccounts
@@ -35,6 +35,8 @@ from velox.accounts.store import AccountStore
 ACTOR = "tests"
 N_RACES = 1000
 N_RACERS = 8
+# Of each secret, while it is changed: requests, one after the other.
+N_USERS, N_USES = 16, 2
 N_WORKERS = 4
 # docs/keys.md: a change is active within 2 s.
 IN_FORCE_S = 2.0
@@ -52,10 +54,14 @@ class Ended(NamedTuple):
 
 
 class Races:
-    """Changes keys as others do at the same time. wait: between two changes of one key."""
+    """Changes keys as others do at the same time. wait: between two changes of one key.
 
-    def __init__(self, accounts: Accounts) -> None:
+    used: called with each secret that there is, at once: somebody uses it while it is changed.
+    """
+
+    def __init__(self, accounts: Accounts, used: Callable[[str], None]) -> None:
         self.accounts = accounts
+        self.used = used
         self.patterns: tuple[Callable[[Callable[[], None]], tuple[list[str], list[str]]], ...] = (
             self.create_delete,
             self.create_block,
@@ -72,26 +78,32 @@ class Races:
 
     def create_delete(self, wait: Callable[[], None]) -> tuple[list[str], list[str]]:
         key, secret = self.accounts.create_key({}, ACTOR)
+        self.used(secret)
         wait()
         self.accounts.delete("key", key.id, ACTOR)
         return [secret], []
 
     def create_block(self, wait: Callable[[], None]) -> tuple[list[str], list[str]]:
         key, secret = self.accounts.create_key({}, ACTOR)
+        self.used(secret)
         wait()
         self.accounts.block("key", key.id, ACTOR)
         return [secret], []
 
     def rotate_rotate(self, wait: Callable[[], None]) -> tuple[list[str], list[str]]:
         key, first = self.accounts.create_key({}, ACTOR)
+        self.used(first)
         wait()
         _, second = self.accounts.rotate_key(key.id, 0, ACTOR)
+        self.used(second)
         wait()
         _, third = self.accounts.rotate_key(key.id, 0, ACTOR)
+        self.used(third)
         return [first, second], [third]
 
     def block_unblock_block(self, wait: Callable[[], None]) -> tuple[list[str], list[str]]:
         key, secret = self.accounts.create_key({}, ACTOR)
+        self.used(secret)
         for change in (self.accounts.block, self.accounts.unblock, self.accounts.block):
             wait()
             change("key", key.id, ACTOR)
@@ -100,6 +112,7 @@ class Races:
     def block_team(self, wait: Callable[[], None]) -> tuple[list[str], list[str]]:
         team = self.accounts.create_team({}, ACTOR)
         _, secret = self.accounts.create_key({"team": team.id}, ACTOR)
+        self.used(secret)
         wait()
         self.accounts.block("team", team.id, ACTOR)
         return [secret], []
@@ -114,8 +127,29 @@ def gateways(folders: list[Path], **settings: str) -> Iterator[list[tuple[VeloxP
         yield [stack.enter_context(managed(upstream, folder, N_WORKERS, **settings)) for folder in folders]
 
 
-def alive_of(stores: list[AccountStore], clients: list[Client]) -> list[str]:
+def use(velox: VeloxProcess, secret: str, pauses_s: list[float]) -> None:
+    """Ask with a secret, one request for each pause, which is between its head and its body: most clients send so."""
+    whole = request_bytes("POST", "/v1/chat/completions", CHAT, bearer(secret))
+    with Client(velox) as client:
+        for pause_s in pauses_s:
+            client.sock.sendall(whole[: -len(CHAT)])
+            time.sleep(pause_s)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it was refused by its head
+                client.sock.sendall(CHAT)
+            if client.read().status != 200:
+                return
+
+
+def chat(velox: VeloxProcess, secret: str) -> int:
+    """Ask with a head that `use` has sent before, on a connection to any worker; return the status."""
+    with Client(velox) as client:
+        client.send("POST", "/v1/chat/completions", CHAT, bearer(secret))
+        return client.read().status
+
+
+def alive_of(stores: list[AccountStore], found: list[tuple[VeloxProcess, list[Client]]]) -> list[str]:
     """Race in each store; return a line for each secret that a worker is wrong about when it should know better."""
+    clients = [client for _, opened in found for client in opened]
     ended: queue.Queue[Ended | None] = queue.Queue()
     wrong: list[str] = []
     asked = {"dead": 0, "live": 0}
@@ -129,12 +163,23 @@ def alive_of(stores: list[AccountStore], clients: list[Client]) -> list[str]:
                     n = sum(ask(client, secret) != wanted for client in clients)
                     if n:
                         wrong.append(f"{race.pattern}: a {name} key, at {n} of {len(clients)} workers")
+                    if any(chat(velox, secret) != wanted for velox, _ in found):
+                        wrong.append(f"{race.pattern}: a {name} key, with a head that had been let in")
 
     checking = threading.Thread(target=check)
     checking.start()
-    races = [Races(Accounts(store)) for store in stores]
+    users = ThreadPoolExecutor(N_USERS)
+    uses = []
+    chance = random.Random(0)
+
+    def used(secret: str) -> None:
+        velox, _ = chance.choice(found)
+        pauses_s = [chance.uniform(0, MOST_APART_S) for _ in range(N_USES)]
+        uses.append(users.submit(use, velox, secret, pauses_s))
+
+    races = [Races(Accounts(store), used) for store in stores]
     try:
-        with ThreadPoolExecutor(N_RACERS) as racers:
+        with users, ThreadPoolExecutor(N_RACERS) as racers:
             for number in range(N_RACES):
                 racers.submit(lambda number=number: ended.put(races[number % len(races)].run(number)))  # type: ignore[misc]
     finally:
@@ -142,6 +187,8 @@ def alive_of(stores: list[AccountStore], clients: list[Client]) -> list[str]:
         checking.join()
     n_alive, n_workers = sum("dead" in line for line in wrong), len({client.worker() for client in clients})
     print(f"{N_RACES} races, {n_workers} workers: {n_alive} of {asked['dead']} revoked secrets alive 2 s after")
+    for each in uses:
+        each.result()
     assert asked["dead"] >= N_RACES and asked["live"] == N_RACES // 5
     return wrong
 
@@ -149,9 +196,10 @@ def alive_of(stores: list[AccountStore], clients: list[Client]) -> list[str]:
 @pytest.mark.more
 def test_revoked_key_is_dead_in_all_workers(tmp_path: Path) -> None:
     """M1: made and deleted, blocked or rotated, however soon one change follows the other."""
-    with gateways([tmp_path]) as [(velox, clients)]:
+    with gateways([tmp_path]) as found:
+        [(velox, _)] = found
         store = SqliteAccounts(tmp_path)
-        assert alive_of([store], clients) == []
+        assert alive_of([store], found) == []
         assert velox.metric("velox_keys") == N_RACES // 5
         assert [value for name, value in velox.metrics().items() if "key_corrections_total" in name] == [0, 0, 0]
         store.close()
@@ -187,7 +235,7 @@ def test_revoked_key_is_dead_at_both_gateways_of_one_database(tmp_path: Path) ->
         folders = [tmp_path / "one", tmp_path / "other"]
         found = stack.enter_context(gateways(folders, VELOX_LEDGER_DATABASE=url))
         stores = [stack.enter_context(contextlib.closing(PostgresAccounts(url))) for _ in range(4)]
-        assert alive_of([*stores], [client for _, clients in found for client in clients]) == []
+        assert alive_of([*stores], found) == []
         for velox, _ in found:
             assert velox.metric("velox_keys") == N_RACES // 5
             assert [value for name, value in velox.metrics().items() if "key_corrections_total" in name] == [0, 0, 0]
