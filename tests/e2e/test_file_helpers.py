@@ -12,13 +12,15 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anthropic
 import openai
 import pytest
+from google import genai
+from google.genai import types
 
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.recorded_call import Call
@@ -26,6 +28,7 @@ from tests.e2e.recording import RecordingUpstream, Script
 from tests.e2e.routed import routed
 from tests.untrusting import NO_TRUST
 from tests.vendors.anthropic_files import AnthropicFiles
+from tests.vendors.gemini_files import GeminiFiles
 from tests.vendors.openai_files import OpenAIFiles
 from tests.vendors.vendor import as_request
 
@@ -37,6 +40,8 @@ of_node = pytest.mark.skipif(
     shutil.which("node") is None or not (NODE / "node_modules/openai").is_dir(),
     reason="no Node with its SDKs: tests/install-tools.sh",
 )
+# A page of which all is other callers' is empty, and Google's SDKs fail at an empty page that is not the last one.
+LARGE: types.ListFilesConfigDict = {"page_size": 100}
 LINES = b"".join(
     json.dumps(
         {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": {"model": "gpt-4.1"}}
@@ -46,7 +51,16 @@ LINES = b"".join(
 )
 
 
-def playing(account: OpenAIFiles | AnthropicFiles) -> Script:
+class GoogleCaller(NamedTuple):
+    """A caller of Google's SDK. contents: of the account that has what it makes, by the names of files."""
+
+    client: genai.Client
+    address: str
+    key: str
+    contents: Mapping[str, bytes]
+
+
+def playing(account: OpenAIFiles | AnthropicFiles | GeminiFiles) -> Script:
     async def play(call: Call) -> None:
         reply = account.answer(as_request(call.method, call.target, call.headers, call.body))
         await call.reply(reply.status, reply.fields, reply.body)
@@ -111,6 +125,29 @@ def claudes() -> Iterator[dict[str, anthropic.Anthropic]]:
         yield {name: sdk(velox, key) for name, key in keys.items()}
 
 
+@pytest.fixture(scope="module")
+def googles() -> Iterator[dict[str, GoogleCaller]]:
+    """Google's SDK by account."""
+
+    def sdk(velox: VeloxProcess, key: str) -> genai.Client:
+        options = types.HttpOptions(base_url=velox.base_url, timeout=20_000)
+        return running.enter_context(genai.Client(api_key=key, http_options=options))
+
+    def where(velox: VeloxProcess, key: str) -> str:
+        made = sdk(velox, key).files.upload(file=io.BytesIO(b"x"), config={"mime_type": "text/plain"})
+        assert made.name is not None
+        return next(each for each in ACCOUNTS if made.name.startswith(f"files/{each}"))
+
+    accounts = {name: GeminiFiles(name) for name in ACCOUNTS}
+    with contextlib.ExitStack() as running:
+        upstreams = [running.enter_context(RecordingUpstream(script=playing(each))) for each in accounts.values()]
+        velox, keys = running.enter_context(two_accounts("gemini", upstreams, where))
+        yield {
+            name: GoogleCaller(sdk(velox, key), velox.base_url, key, accounts[name].contents)
+            for name, key in keys.items()
+        }
+
+
 @pytest.fixture(params=ACCOUNTS)
 def sdk(request: pytest.FixtureRequest, sdks: dict[str, openai.OpenAI]) -> openai.OpenAI:
     return sdks[request.param]
@@ -119,6 +156,11 @@ def sdk(request: pytest.FixtureRequest, sdks: dict[str, openai.OpenAI]) -> opena
 @pytest.fixture(params=ACCOUNTS)
 def claude(request: pytest.FixtureRequest, claudes: dict[str, anthropic.Anthropic]) -> anthropic.Anthropic:
     return claudes[request.param]
+
+
+@pytest.fixture(params=ACCOUNTS)
+def google(request: pytest.FixtureRequest, googles: dict[str, GoogleCaller]) -> GoogleCaller:
+    return googles[request.param]
 
 
 def test_file_that_is_waited_for(sdk: openai.OpenAI) -> None:
@@ -225,6 +267,29 @@ def test_batch_of_messages(claude: anthropic.Anthropic) -> None:
     assert all(each.result.type == "succeeded" and each.result.message.stop_reason for each in results)
 
 
+def test_files_of_google(google: GoogleCaller, googles: dict[str, GoogleCaller]) -> None:
+    """A file is uploaded, waited for, named by a request, listed and deleted; no other caller has it."""
+    files = google.client.files
+    file = files.upload(file=io.BytesIO(b"text"), config={"mime_type": "text/plain", "display_name": "a.txt"})
+    name = file.name or ""
+    states = [file.state]
+    while states[-1] == types.FileState.PROCESSING:
+        states.append(files.get(name=name).state)
+    said = google.client.models.generate_content(model="gemini-2.5-pro", contents=[file, "What does it say?"])
+
+    assert states == [types.FileState.PROCESSING, types.FileState.PROCESSING, types.FileState.ACTIVE]
+    assert said.text == "Hello!"
+    assert google.contents[name] == b"text"
+    for other in (each for each in googles.values() if each is not google):
+        assert name not in [each.name for each in other.client.files.list(config=LARGE)]
+        with pytest.raises(genai.errors.ClientError, match="404"):
+            other.client.models.generate_content(model="gemini-2.5-pro", contents=[file, "What does it say?"])
+    assert name in [each.name for each in files.list(config=LARGE)]
+    files.delete(name=name)
+    with pytest.raises(genai.errors.ClientError, match="it may not exist"):
+        files.get(name=name)
+
+
 def helpers_of_node(name: str, address: str, key: str) -> Any:
     """Run the helpers of an SDK for Node: see files.mjs."""
     words = ["node", str(NODE / "files.mjs"), name, address, key]
@@ -249,3 +314,20 @@ def test_helpers_of_anthropic_for_node(claude: anthropic.Anthropic) -> None:
     found = helpers_of_node("anthropic", str(claude.base_url), claude.api_key)
 
     assert found == {"content": "a", "stop": "end_turn", "results": ["a", "b"], "gone": 404}
+
+
+@of_node
+def test_helpers_of_google_for_node(google: GoogleCaller) -> None:
+    """Two files: one that no model reads before it is active, that is listed with the other, and gone once deleted."""
+    found = helpers_of_node("google", google.address, google.key)
+
+    assert google.contents[found.pop("file")] == b"a"
+    assert found == {
+        "size": "1",
+        "title": "a.txt",
+        "states": ["PROCESSING", "PROCESSING", "ACTIVE"],
+        "early": 400,
+        "text": "Hello!",
+        "listed": [True, True],
+        "gone": 403,  # Google's own
+    }

@@ -1,5 +1,6 @@
-// The file helpers of OpenAI's and Anthropic's SDKs: what they upload, wait for, poll and read.
+// The file helpers of OpenAI's, Anthropic's and Google's SDKs: what they upload, wait for, poll, list and read.
 // Arguments: which SDK, the gateway's address, a key. Prints what came of it as JSON.
+import { GoogleGenAI, createPartFromUri } from '@google/genai';
 import Anthropic, { toFile as anthropicFile } from '@anthropic-ai/sdk';
 import OpenAI, { toFile } from 'openai';
 
@@ -44,4 +45,34 @@ async function ofAnthropic() {
   return { content, stop: answer.stop_reason, results, gone };
 }
 
-console.log(JSON.stringify(await (name === 'openai' ? ofOpenAI() : ofAnthropic())));
+async function ofGoogle() {
+  const client = new GoogleGenAI({ apiKey, httpOptions: { baseUrl: address } });
+  const ask = (file) => client.models.generateContent({
+    model: 'gemini-2.5-pro',
+    contents: [{ role: 'user', parts: [createPartFromUri(file.uri, file.mimeType), { text: 'What does it say?' }] }],
+  });
+  const upload = (letter) => client.files.upload({
+    file: new Blob([letter], { type: 'text/plain' }),
+    config: { displayName: `${letter}.txt` },
+  });
+  let file = await upload('a');
+  const other = await upload('b');
+  const states = [file.state];
+  const early = await ask(file).catch((error) => error.status);
+  while (states.at(-1) === 'PROCESSING') {
+    file = await client.files.get({ name: file.name });
+    states.push(file.state);
+  }
+  const { text } = await ask(file);
+  const listed = [];
+  for await (const each of await client.files.list({ config: { pageSize: 100 } })) listed.push(each.name);
+  await client.files.delete({ name: file.name });
+  const gone = await client.files.get({ name: file.name }).catch((error) => error.status);
+  return {
+    file: file.name, size: file.sizeBytes, title: file.displayName, states, early, text, gone,
+    listed: [file, other].map(({ name }) => listed.includes(name)),
+  };
+}
+
+const SDKS = { openai: ofOpenAI, anthropic: ofAnthropic, google: ofGoogle };
+console.log(JSON.stringify(await SDKS[name]()));
