@@ -37,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 ACCOUNTS = ("one", "two")
 NODE = Path(__file__).parent / "node"
 of_node = pytest.mark.skipif(
-    shutil.which("node") is None or not (NODE / "node_modules/openai").is_dir(),
+    shutil.which("node") is None or not (NODE / "node_modules/@google/genai").is_dir(),  # the newest of them
     reason="no Node with its SDKs: tests/install-tools.sh",
 )
 # A page of which all is other callers' is empty, and Google's SDKs fail at an empty page that is not the last one.
