@@ -202,7 +202,8 @@ def test_logs_are_rotated_and_followed(daemon: Daemon) -> None:
     """Both logs are in one file; `velox logs -f` goes on over the rotation, and shows what is asked for."""
     daemon.start()
     process = subprocess.Popen(
-        [sys.executable, "-m", "velox", "logs", "-f", "--errors"],
+        # What a shell runs in the background ignores SIGINT, and so does all that it starts in turn.
+        ["env", "--default-signal=INT", sys.executable, "-m", "velox", "logs", "-f", "--errors"],
         cwd=REPOSITORY,
         env=daemon.env,
         stdout=subprocess.PIPE,
