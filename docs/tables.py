@@ -102,7 +102,8 @@ MEANING: Final = {
     Reason.UPSTREAM_PROTOCOL: "the upstream's reply is invalid HTTP, or none of its API: HTML, nothing, unknown JSON",
     Reason.UPSTREAM_TTFB_TIMEOUT: "no first byte in time (`VELOX_UPSTREAM_FIRST_BYTE_TIMEOUT`)",
     Reason.UPSTREAM_IDLE_TIMEOUT: "silence inside a reply (`VELOX_UPSTREAM_IDLE_TIMEOUT`)",
-    Reason.UPSTREAM_TOTAL_TIMEOUT: "the reply took too long (`VELOX_UPSTREAM_TOTAL_TIMEOUT`, `VELOX_STREAM_TIMEOUT`)",
+    Reason.UPSTREAM_TOTAL_TIMEOUT: "the reply took too long (`VELOX_UPSTREAM_TOTAL_TIMEOUT`, `VELOX_STREAM_TIMEOUT`),"
+    " or a [list](keys.md#objects) begins with too many pages of other callers' objects",
     Reason.UPSTREAM_TRUNCATED: "the upstream cut its reply",
     Reason.UPSTREAM_CREDENTIALS: "no token or signature for the upstream could be made (AWS, Google,"
     " Entra); the message says why",

@@ -40,8 +40,6 @@ of_node = pytest.mark.skipif(
     shutil.which("node") is None or not (NODE / "node_modules/@google/genai").is_dir(),  # the newest of them
     reason="no Node with its SDKs: tests/install-tools.sh",
 )
-# A page of which all is other callers' is empty, and Google's SDKs fail at an empty page that is not the last one.
-LARGE: types.ListFilesConfigDict = {"page_size": 100}
 LINES = b"".join(
     json.dumps(
         {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": {"model": "gpt-4.1"}}
@@ -281,10 +279,10 @@ def test_files_of_google(google: GoogleCaller, googles: dict[str, GoogleCaller])
     assert said.text == "Hello!"
     assert google.contents[name] == b"text"
     for other in (each for each in googles.values() if each is not google):
-        assert name not in [each.name for each in other.client.files.list(config=LARGE)]
+        assert name not in [each.name for each in other.client.files.list()]
         with pytest.raises(genai.errors.ClientError, match="404"):
             other.client.models.generate_content(model="gemini-2.5-pro", contents=[file, "What does it say?"])
-    assert name in [each.name for each in files.list(config=LARGE)]
+    assert name in [each.name for each in files.list()]
     files.delete(name=name)
     with pytest.raises(genai.errors.ClientError, match="it may not exist"):
         files.get(name=name)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 from tests.vendors import claude
 from tests.vendors.vendor import Reply, VendorRequest
@@ -46,7 +47,7 @@ class AnthropicFiles:
             case ["files"] if is_made:
                 return self._upload(request)
             case ["files"]:
-                return _json({"data": list(self._files.values()), "has_more": False, "first_id": None, "last_id": None})
+                return self._list_by_token(request)
             case ["files", file_id, *rest] if file_id in self._files:
                 if rest == ["content"]:
                     content = self._contents[file_id]
@@ -59,9 +60,34 @@ class AnthropicFiles:
                 return claude.answer(request)
             case ["messages", "batches"] if is_made:
                 return self._begin(request.json["requests"])
+            case ["messages", "batches"]:
+                return self._list_by_id(request)
             case ["messages", "batches", batch_id, *rest] if batch_id in self._batches:
                 return self._results(batch_id) if rest == ["results"] else self._batch(batch_id)
         return claude.error(f"Not found: {request.path}", 404, "not_found_error")
+
+    def _list_by_token(self, request: VendorRequest) -> Reply:
+        """Return a page of the files: the next one is asked for by a token (`SyncPageCursor` of the SDK)."""
+        asked = parse_qs(request.query)
+        files, begin = list(self._files.values()), int(asked.get("page", ["page_0"])[-1].removeprefix("page_"))
+        end = begin + int(asked.get("limit", ["20"])[-1])
+        return _json({"data": files[begin:end], "next_page": f"page_{end}" if end < len(files) else None})
+
+    def _list_by_id(self, request: VendorRequest) -> Reply:
+        """Return a page of the batches: it stands behind one of them, or before one (`SyncPage` of the SDK)."""
+        asked = {name: values[-1] for name, values in parse_qs(request.query).items()}
+        limit, ids = int(asked.get("limit", "20")), list(self._batches)
+        for name in ("after_id", "before_id"):
+            if name in asked and asked[name] not in ids:
+                return claude.error(f"{name}: not found")
+        if "before_id" in asked:
+            before = ids[: ids.index(asked["before_id"])]
+            page, has_more = before[-limit:], len(before) > limit
+        else:
+            behind = ids[ids.index(asked["after_id"]) + 1 :] if "after_id" in asked else ids
+            page, has_more = behind[:limit], len(behind) > limit
+        edges = {"first_id": page[0] if page else None, "last_id": page[-1] if page else None}
+        return _json({"data": [self._batches[each] for each in page], "has_more": has_more, **edges})
 
     def _upload(self, request: VendorRequest) -> Reply:
         found = _CONTENT.search(request.body)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs
 
 from tests.vendors.vendor import JSON, Reply, VendorRequest
 
@@ -72,6 +73,8 @@ class OpenAIFiles:
                 if not {"file", "purpose"} <= set(form.values):
                     raise _Refused(400, "file and purpose are required")
                 return self._file(form.names["file"], form.values["purpose"].decode(), form.values["file"])
+            case ["files" | "batches" as plural] if not is_made:
+                return self._list({"files": "file", "batches": "batch"}[plural], request)
             case ["files", file_id, "content"]:
                 self._get(file_id)
                 return self._contents[file_id]
@@ -131,6 +134,19 @@ class OpenAIFiles:
             case [_, object_id] if not is_made:
                 return self._polled(self._get(object_id))
         raise _Refused(404, f"no {request.path}")
+
+    def _list(self, kind: str, request: VendorRequest) -> dict[str, Any]:
+        """Return a page of a list, the oldest first: it begins after an object, which must be there."""
+        asked = {name: values[-1] for name, values in parse_qs(request.query).items()}
+        found = [each for each in self._objects.values() if each["object"] == kind]
+        if after := asked.get("after"):
+            self._get(after)
+            found = found[[each["id"] for each in found].index(after) + 1 :]
+        limit = int(asked.get("limit", "20"))
+        page = found[:limit]
+        ids = [each["id"] for each in page] or [None]
+        edges = {"first_id": ids[0], "last_id": ids[-1]}
+        return {"object": "list", "data": page, "has_more": len(found) > limit, **edges}
 
     def _get(self, object_id: str) -> dict[str, Any]:
         found = self._objects.get(object_id)

@@ -65,7 +65,7 @@ async function ofGoogle() {
   }
   const { text } = await ask(file);
   const listed = [];
-  for await (const each of await client.files.list({ config: { pageSize: 100 } })) listed.push(each.name);
+  for await (const each of await client.files.list()) listed.push(each.name);
   await client.files.delete({ name: file.name });
   const gone = await client.files.get({ name: file.name }).catch((error) => error.status);
   return {

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 from urllib.parse import parse_qs, parse_qsl
 
@@ -31,6 +31,7 @@ from velox.protocol.json.body import LARGE_BYTES
 from velox.protocol.json.outline import Outline
 from velox.protocol.json.skim import skim
 from velox.protocol.json.value_end import QUOTE
+from velox.protocol.list_pages import FIRST_ID, LAST_ID
 from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import (
     ESCAPE,
@@ -49,7 +50,7 @@ from velox.protocol.steps import finished
 from velox.protocol.websocket.handshake import head_bytes, payload_bytes
 from velox.shm.object_table import UNKNOWN, ObjectTable
 
-__all__ = ["IdWatch", "NamedObjects", "OwnedCall", "Recording", "owned_call"]
+__all__ = ["IdWatch", "ListFilter", "NamedObjects", "OwnedCall", "Recording", "owned_call"]
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
 # What is made there follows a model, whose route says where it goes.
@@ -718,19 +719,61 @@ class ListFilter(WholeReply):
         self._kind: Final = kind
 
     def changed(self, page: dict[str, object]) -> bool:
-        """Leave out what is another caller's, or nobody's. Raises UpstreamFailure: a page that may hold objects."""
+        """Leave out what is another caller's, or nobody's. Raises UpstreamFailure: a page that may hold objects.
+
+        So are their ids where the page tells from which thing the list goes on: those of the caller's own lead on, too.
+        Who knows the id of a thing whose owner is not known can use it.
+        """
+        own: list[str] = []
+        hidden: set[str] = set()
         for field, items in page.items():
             if isinstance(items, list):
-                page[field] = [each for each in items if isinstance(each, dict) and self._is_own(each)]
+                page[field] = self._own_of(items, own, hidden)
             elif isinstance(items, dict):
                 raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's list can't be read")
+        first, last = (own[0], own[-1]) if own else (None, None)
+        for field, value in page.items():
+            if isinstance(value, str) and (field in (FIRST_ID, LAST_ID) or value in hidden):
+                page[field] = first if field == FIRST_ID else last
         return True
+
+    def has_own(self, page: Mapping[str, object]) -> bool:
+        """Say whether something of a page is the caller's."""
+        return any(
+            isinstance(each, dict) and self._is_own(each)
+            for items in page.values()
+            if isinstance(items, list)
+            for each in items
+        )
+
+    def _own_of(self, items: list[object], own: list[str], hidden: set[str]) -> list[object]:
+        """Return the caller's own of a list. own, hidden: get the ids of these, and of what is left out."""
+        kept: list[object] = []
+        for each in items:
+            if not isinstance(each, dict):
+                continue
+            object_id = self._id_of(each)
+            if self._is_own(each):
+                kept.append(each)
+                if object_id:
+                    own.append(object_id)
+            else:
+                name = each.get("name")
+                if object_id:
+                    hidden.add(object_id)
+                if isinstance(name, str) and google_names(name):  # else people chose it: `list` may be one
+                    hidden.add(name)
+        return kept
+
+    def _id_of(self, item: dict[str, object]) -> str | None:
+        ids = (item.get(field) for field in ("id", *self._kind.made) if field != "name")
+        object_id = next((each for each in ids if each), None)
+        return object_id if isinstance(object_id, str) else None
 
     def _is_own(self, item: dict[str, object]) -> bool:
         name = item.get("name")
-        ids = (item.get(field) for field in ("id", *self._kind.made) if field != "name")
-        object_id = next((each for each in ids if each), None)
-        if isinstance(object_id, str):
+        object_id = self._id_of(item)
+        if object_id is not None:
             owner = self._table.owner_of(object_id)
             return owner == self._owner or (owner == UNKNOWN and self._kind.is_shared(object_id))
         names = google_names(name) if isinstance(name, str) else ()

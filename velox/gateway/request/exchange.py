@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.access.access import Guard
+from velox.gateway.access.own_pages import OwnPages
+from velox.gateway.access.ownership import ListFilter
 from velox.gateway.access.places import NOWHERE, Keeping
 from velox.gateway.access.plan import RequestPlan
 from velox.gateway.answers.answers import Answers, Room, is_of_answer, names_own, unknown_object
@@ -77,6 +79,7 @@ from velox.protocol.google_limits import with_google_limits
 from velox.protocol.heads.target import SERVER
 from velox.protocol.http1.request_head import METHODS
 from velox.protocol.json.edit import adding_model
+from velox.protocol.list_pages import PageWalk
 from velox.protocol.steps import finished
 from velox.protocol.usage.tokens import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields, Caller, Dialect, Endpoint, FormFields
@@ -991,8 +994,33 @@ class Exchange(AttemptHost):
         if self.plan.has_addresses:
             target = None if self.plan.passed is None else self.plan.passed.target
             is_read = bool(self._filters) or self.plan.reads_addresses
-            return Prepared(attempt.build(self.head, self.fields, self.body, to_be_read=is_read, target=target))
+            passed = attempt.build(self.head, self.fields, self.body, to_be_read=is_read, target=target)
+            if keeps and self.head.method == b"GET":
+                self._read_own_pages(passed, attempt)
+            return Prepared(passed)
         return Prepared(attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters)))
+
+    def _read_own_pages(self, request: UpstreamRequest, attempt: Attempt) -> None:
+        """Have a list that its client sees a part of read on to where that part is."""
+        for each in self._filters:
+            if isinstance(each, ListFilter):
+                request.dispatch = OwnPages(
+                    PageWalk(self.head.query, self.plan.dialect, each.has_own),
+                    partial(self._page_request, attempt),
+                    attempt.member.pool,
+                    attempt.member.timeouts,
+                    self.gateway.thread,
+                    on_head=attempt.on_head,
+                    on_lost=self.fail,
+                    on_bug=self.recorder.crashed,
+                ).open
+                return
+
+    def _page_request(self, attempt: Attempt, query: bytes) -> UpstreamRequest:
+        """Return what asks for another page of the list that the client has asked for."""
+        target = self.head.path + b"?" + query if query else self.head.path
+        head = RequestHead.of(b"GET", target, self.head.headers)
+        return attempt.build(head, self.fields, None, to_be_read=True)
 
     def _take_addresses(self, attempt: Attempt) -> None:
         """Have the reply's addresses of this upstream changed, and those in the body that were changed before."""

@@ -773,6 +773,35 @@ def test_list_of_any_field_has_the_callers_own() -> None:
         reply.feed(b'{"files":{"files/theirs":{}}}', True)
 
 
+def test_list_tells_no_id_of_what_it_leaves_out() -> None:
+    """A thing without a known owner could be used by whoever knows its id; the caller's own lead on as well."""
+    account = Account()
+    for each in ("file-1", "file-2"):
+        account.table.remember(each, account.table.number("b"))
+    account.table.remember("files/mine", account.table.number("b"))
+    page = {"object": "list", "first_id": "file-old", "last_id": FILE, "has_more": True}
+    old, own = {"id": "file-old", "name": "list"}, [{"id": "file-1"}, {"id": "file-2"}]
+    pages: list[tuple[dict[str, object], dict[str, object]]] = [
+        (
+            {**page, "data": [old, *own, {"id": FILE}]},
+            {**page, "data": own, "first_id": "file-1", "last_id": "file-2"},
+        ),
+        ({**page, "data": [old, {"id": FILE}]}, {**page, "data": [], "first_id": None, "last_id": None}),
+        # Ids of things that stand nowhere on the page, and where another field says what leads on.
+        ({**page, "data": own, "last_id": "file-x"}, {**page, "data": own, "first_id": "file-1", "last_id": "file-2"}),
+        ({"data": [*own, {"id": FILE}], "next": FILE}, {"data": own, "next": "file-2"}),
+        (
+            {"files": [{"name": "files/mine"}, {"name": "files/Old"}], "nextPageToken": "files/Old"},
+            {"files": [{"name": "files/mine"}], "nextPageToken": None},
+        ),
+        ({"data": [], "has_more": False, "last_id": None}, {"data": [], "has_more": False, "last_id": None}),
+    ]
+    for told, wanted in pages:
+        (reply,) = account.ask(B, b"GET", b"/v1/files?limit=4")
+        reply.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
+        assert json.loads(reply.feed(json.dumps(told).encode(), end=True)) == wanted
+
+
 def test_providers_own_skills_are_everybodys() -> None:
     """Named, listed and used, also where unknown objects are refused."""
     account = Account(refuses_unknown=True)
