@@ -33,7 +33,9 @@ _KEY: Final = "sk-of-the-canary-0123456789"
 _FIELDS: Final = {"content-type": "application/json", "authorization": f"Bearer {_KEY}"}
 LARGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # as deploy/velox.service has it
 _PAUSE_S: Final = 0.005
-_BEGUN_BYTES: Final = 64 * 1024  # that a worker has read: the attack has begun
+# An attack has begun: so much was read by the worker, or worked, where nothing is sent.
+_BEGUN_BYTES: Final = 64 * 1024
+_BEGUN_MS: Final = 20.0
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,11 @@ def _waited_ms(pid: int) -> float:
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e6
 
 
+def _ran_ms(pid: int) -> float:
+    """Return how long a process's first thread has run (proc(5): schedstat)."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e6
+
+
 def _received(pid: int) -> int:
     """Return how many bytes a process has read, from sockets mostly."""
     return int(Path(f"/proc/{pid}/io").read_text().split()[1])
@@ -184,11 +191,14 @@ def attacked(
 def attacker(name: str, velox: VeloxProcess, seconds: float) -> Iterator[None]:
     """Have a client attack the gateway for so long, from when its attack has begun."""
     (pid,) = velox.worker_pids()
-    before = _received(pid)
+    before, ran_ms = _received(pid), _ran_ms(pid)
     with _child("tests.canary.attackers", name, str(velox.port), str(seconds), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        until(lambda: _received(pid) - before > _BEGUN_BYTES, f"the attack has begun: {name}")
+        until(
+            lambda: _received(pid) - before > _BEGUN_BYTES or _ran_ms(pid) - ran_ms > _BEGUN_MS,
+            f"the attack has begun: {name}",
+        )
         yield
 
 

@@ -140,3 +140,54 @@ def test_bug_of_one_keeps_no_other_in_line() -> None:
         stand.loop.turn()
     stand.loop.turn()
     assert len(begun) == 2
+
+
+class Known(Piece):
+    """One of a connection that was served before."""
+
+    def come(self) -> None:
+        if self.stand.budget.has_room(is_known=True):
+            self.turn_came()
+        else:
+            self.stand.budget.wait(self, is_known=True)
+
+
+def test_who_was_served_before_waits_behind_its_like() -> None:
+    """Not behind hundreds that were not: it begins in the next turn."""
+    stand = Stand()
+    begun: list[Piece] = []
+    for _ in range(300):
+        Piece(stand, begun).come()
+    known = Known(stand, begun)
+    known.come()
+    assert known not in begun
+    stand.loop.turn()
+    assert known in begun and len(begun) < 12
+    late = Known(stand, begun)
+    late.come()
+    stand.loop.turn()
+    assert late in begun
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=80))
+def test_each_line_has_half_of_a_turn_and_all_of_it_where_the_other_is_empty(known: list[bool]) -> None:
+    """Neither starves, no time is left over, and each line keeps its order."""
+    stand = Stand()
+    begun: list[Piece] = []
+    assert stand.budget.has_time()
+    stand.now_s += TURN_S  # over: all wait
+    pieces = [(Known if each else Piece)(stand, begun) for each in known]
+    for piece in pieces:
+        piece.come()
+    while stand.loop.soon:
+        before = len(begun)
+        waiting = [piece for piece in pieces if piece not in begun]
+        stand.loop.turn()
+        came = begun[before:]
+        assert len(came) == min(4, len(waiting)) or not came
+        n_known = sum(type(piece) is Known for piece in waiting)
+        if came and 2 <= n_known <= len(waiting) - 2:
+            assert sum(type(piece) is Known for piece in came) == 2
+    for kind in (Known, Piece):
+        assert [each for each in begun if type(each) is kind] == [each for each in pieces if type(each) is kind]
+    assert len(begun) == len(pieces)

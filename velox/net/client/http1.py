@@ -43,6 +43,8 @@ _PIPELINE_BYTES: Final = 64 * 1024
 # Of a body in chunks, between two looks at whether there is time left: half a millisecond, if each brings one byte.
 _LINES_A_STEP: Final = 64
 _TIMED: Final = -1
+# Of a read that is gone through in half a millisecond, even if it is a body in chunks.
+_SHORT_BYTES: Final = 4096
 
 
 class RequestReader(RequestDecoder):
@@ -406,11 +408,12 @@ class ClientHttp1Connection(Http1Replies):
         if state >= _LINGER:
             return
         request = self._request
-        if state <= _BODY and not self.ingress.turns.has_room():
+        is_known = state is _IDLE and not self._is_new and len(data) <= _SHORT_BYTES
+        if state <= _BODY and not self.ingress.turns.has_room(is_known=is_known):
             request.feed(data)
             if state is _BODY:
                 self.deadline_s = self._pace.came(len(data), self.ingress.loop.time())
-            self._await_turn()
+            self._await_turn(is_known=is_known)
             self._read_on()
             return
         if state is _IDLE and not self._read_paused:
@@ -536,13 +539,13 @@ class ClientHttp1Connection(Http1Replies):
         if self._exchange is not None:
             self._exchange.client_resumed()
 
-    def _await_turn(self) -> None:
-        """Go on in a later turn of the loop: enough requests have begun in this one."""
+    def _await_turn(self, *, is_known: bool = False) -> None:
+        """Go on in a later turn of the loop: enough requests have begun in this one. is_known: see TurnBudget."""
         if self._state is _IDLE:
             self.deadline_s = self.ingress.loop.time() + self.ingress.timeouts.header_s
         if not self._is_in_line:
             self._is_in_line = True
-            self.ingress.turns.wait(self)
+            self.ingress.turns.wait(self, is_known=is_known)
 
     def turn_came(self) -> None:
         """See TurnWaiter."""

@@ -517,6 +517,7 @@ class ClientHttp2Connection(ClientConnection):
         self._unread = b""  # what came and waits for a turn of the loop
         self._is_in_line = False  # for that; meanwhile nothing more is read
         self._has_left = False  # which is to be seen to in that turn
+        self._was_served = False  # a stream of it is over
         self._n_begun = 0
         self._retire_s = 0.0
         self._due_s = 0.0  # loop time: of the state; 0: none
@@ -608,6 +609,7 @@ class ClientHttp2Connection(ClientConnection):
     def forget(self, stream: ClientHttp2Stream) -> None:
         """A stream is over."""
         self._waiting.pop(stream.id, None)
+        self._was_served = True
         if self._streams.pop(stream.id, None) is not None and not self._streams:
             self._on_idle()
 
@@ -634,7 +636,7 @@ class ClientHttp2Connection(ClientConnection):
             return
         if self._is_in_line:
             self._unread += data
-        elif len(data) <= _FIRST_READ_BYTES and self.ingress.turns.has_room():
+        elif len(data) <= _FIRST_READ_BYTES and self.ingress.turns.has_room(is_known=self._was_served):
             self.engine.receive(data, self.ingress.loop.time())
             # Acknowledgements and answers to PING leave with whatever else this turn of the loop sends.
             self.flush_soon()
@@ -648,7 +650,7 @@ class ClientHttp2Connection(ClientConnection):
         while at < len(data) and self._transport is not None and self._state < _State.LINGER:
             if not ingress.turns.has_time():
                 self._is_in_line = True
-                ingress.turns.wait(self)
+                ingress.turns.wait(self, is_known=self._was_served and len(data) <= _FIRST_READ_BYTES)
                 self._transport.pause_reading()
                 break
             self.engine.receive(data[at : at + n_bytes], ingress.loop.time())
