@@ -74,7 +74,8 @@ class TurnBudget:
     def has_room(self, *, is_known: bool = False) -> bool:
         """Say whether something that has just come may begin: nobody is in line before it, and there is time left.
 
-        is_known: see wait(). Who asks alone in a turn has both, and no clock is read for it: to ask costs a request next to nothing.
+        is_known: see wait(). Who asks alone in a turn has both, and no clock is read for it: to ask costs a request
+        next to nothing.
         """
         if self._until_s is None:
             turn_s = self._loop.time()
