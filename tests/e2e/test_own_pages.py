@@ -199,6 +199,18 @@ def test_pages_go_up_as_the_client_asks_for_them(openais: Running) -> None:
     assert openais.targets == [place, f"{place}&after=file-one99", f"{place}&after=file-one199"]
 
 
+def test_key_of_a_query_stays_here(googles: Running) -> None:
+    """Also where the pages that follow are asked for: what they say beside their place is as the client says it."""
+    googles.targets.clear()
+    url = f"{googles.velox.base_url}/v1beta/files"
+    with httpx.Client(headers={"x-goog-api-key": OWN}, verify=NO_TRUST, trust_env=False) as client:
+        page = client.get(url, params={"key": "AIza-of-elsewhere", "pageSize": 100}).json()
+
+    assert [each["name"] for each in page["files"]] == googles.own
+    place = "/v1beta/files?pageSize=100"
+    assert googles.targets == [place, *(f"{place}&pageToken={n}" for n in (100, 200, 300))]
+
+
 @pytest.mark.parametrize("status", [400, 429])
 def test_page_that_fails_is_told_as_it_failed(openais: Running, status: int) -> None:
     """Not as a list that ends there."""

@@ -18,7 +18,7 @@ Knows: these fields. Does not know: whose an item is, who asks, or how a page is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, unquote_plus
 
@@ -91,20 +91,18 @@ class PageWalk:
     Google's leads on only if something of the caller's follows: the walk goes on behind it to see that, and the token
     that the client gets is that of the next page which has something.
 
-    query: that the client has sent. has_own: whether a page has something of the caller's. page: what the client gets
-    of what has come so far; empty before the first. is_changed: it is not as it came. has_found: it has something.
+    query: that the client has sent. page: what the client gets of what has come so far; empty before the first.
+    has_found: it has something of the caller's.
     """
 
-    __slots__ = ("_dialect", "_has_own", "_query", "_seen", "has_found", "is_changed", "page")
+    __slots__ = ("_dialect", "_query", "_seen", "has_found", "page")
 
-    def __init__(self, query: bytes, dialect: Dialect, has_own: Callable[[Mapping[str, object]], bool]) -> None:
+    def __init__(self, query: bytes, dialect: Dialect) -> None:
         self._query = query
         self._dialect: Final = dialect
-        self._has_own: Final = has_own
         self._seen: Final = {query}  # a server that ignores what leads on would be asked for ever
         self.page: dict[str, object] = {}
         self.has_found = False
-        self.is_changed = False
 
     @property
     def query(self) -> bytes:
@@ -116,10 +114,15 @@ class PageWalk:
         """True where the client can go on from the page: by a token, or by an id of its own."""
         return self.has_found or any(self.page.get(field) for field, _ in _TOKENS)
 
-    def take(self, page: dict[str, object]) -> bool:
-        """Take the page of `query`; return True if one more is wanted, else `page` is what the client gets."""
-        has_own = self._has_own(page)
-        following_query = following(self._query, page, self._dialect)
+    def following(self, page: Mapping[str, object]) -> bytes | None:
+        """Return the query of the page after the one of `query`, as that came; None: it is the last."""
+        return following(self._query, page, self._dialect)
+
+    def take(self, page: dict[str, object], then: bytes | None, *, has_own: bool) -> bool:
+        """Take the page of `query`; return True if one more is wanted, else `self.page` is what the client gets.
+
+        page: without what is others'. then: what following() said of it. has_own: something is left.
+        """
         if not self.has_found:
             self.page = page
             self.has_found = has_own
@@ -128,12 +131,11 @@ class PageWalk:
         elif has_own:
             return False  # what leads there stands in the page already
         else:
-            self.is_changed = True
             self.page.pop(_GOOGLES, None)
-            if following_query is not None and page.get(_GOOGLES):
+            if then is not None and page.get(_GOOGLES):
                 self.page[_GOOGLES] = page[_GOOGLES]
-        if following_query is None or following_query in self._seen:
+        if then is None or then in self._seen:
             return False
-        self._seen.add(following_query)
-        self._query = following_query
+        self._seen.add(then)
+        self._query = then
         return True

@@ -64,9 +64,9 @@ def has_own(page: Mapping[str, object]) -> bool:
 
 def walked(pages: Sequence[dict[str, object]], dialect: Dialect, query: bytes = b"limit=1") -> tuple[PageWalk, int]:
     """Return a walk that has taken what it wanted, and how many pages that were."""
-    walk = PageWalk(query, dialect, has_own)
+    walk = PageWalk(query, dialect)
     for n, page in enumerate(pages, 1):
-        if not walk.take(dict(page)):
+        if not walk.take(dict(page), walk.following(page), has_own=has_own(page)):
             return walk, n
     return walk, len(pages)
 
@@ -83,7 +83,7 @@ def test_page_that_has_something_is_the_clients() -> None:
     """The first of them, with all that it says; nothing is read behind it."""
     walk, n = walked([of_openai(each) for each in ("x", "y", "own1", "z")], OPENAI)
 
-    assert (walk.page, n, walk.is_changed) == (of_openai("own1"), 3, False)
+    assert (walk.page, n, walk.has_found) == (of_openai("own1"), 3, True)
     assert walk.query == b"limit=1&after=y"
 
 
@@ -97,19 +97,19 @@ def test_list_without_anything_of_the_callers_is_read_to_its_end() -> None:
 def test_page_of_googles_leads_to_the_next_one_that_has_something() -> None:
     """Its SDKs fail at an empty page, wherever that is."""
     walk, n = walked([of_google("x", "1"), of_google("own1", "2"), of_google("own2", "3")], GOOGLE)
-    assert (walk.page, n, walk.is_changed) == (of_google("own1", "2"), 3, False)
+    assert (walk.page, n) == (of_google("own1", "2"), 3)
 
     walk, n = walked([of_google("own1", "1"), of_google("x", "2"), of_google("y", "3"), of_google("own2")], GOOGLE)
-    assert (walk.page, n, walk.is_changed) == (of_google("own1", "3"), 4, True)
+    assert (walk.page, n) == (of_google("own1", "3"), 4)
 
 
 def test_page_of_googles_is_the_last_if_nothing_of_the_callers_follows() -> None:
     """Else its SDKs would ask for an empty one."""
     walk, n = walked([of_google("own1", "1"), of_google("x", "2"), of_google("y")], GOOGLE)
-    assert (walk.page, n, walk.is_changed) == (of_google("own1"), 3, True)
+    assert (walk.page, n) == (of_google("own1"), 3)
 
     walk, n = walked([of_google("own1")], GOOGLE)
-    assert (walk.page, n, walk.is_changed) == (of_google("own1"), 1, False)
+    assert (walk.page, n) == (of_google("own1"), 1)
 
 
 def test_server_that_goes_round_in_a_circle_is_left() -> None:
@@ -132,6 +132,6 @@ def test_server_that_goes_round_in_a_circle_is_left() -> None:
 )
 def test_what_leads_on_where_no_more_is_read(dialect: Dialect, page: dict[str, object], wanted: bool) -> None:
     """A token is the client's; an id of somebody else's is not."""
-    walk = PageWalk(b"", dialect, has_own)
+    walk = PageWalk(b"", dialect)
 
-    assert walk.take(page) and walk.leads_on is wanted
+    assert walk.take(page, walk.following(page), has_own=has_own(page)) and walk.leads_on is wanted

@@ -4,8 +4,10 @@
     cancel()   ends it, wherever it is
 
 One page after the other goes up as the client would ask for it: with its headers, at the same upstream, with the same
-key. For all others it is one attempt with one reply: that of the page which the client gets, which is filtered as any
-list. An error or a failure of one page takes its place. A page that can't be read is passed on: the filter refuses it.
+key. For all others it is one attempt with one reply: that of the page which the client gets, without what is others'.
+An error or a failure of one page takes its place. A page that can't be read is passed on: the list's filter refuses it.
+
+Long pages are read in the thread for such work, and looked through in slices: OpenAI's have up to 10,000 files.
 
 Knows: how many pages are read, and what comes of a page that fails. Does not know: which page is the next, or the
 client's (protocol/list_pages.py), or whose a thing is (ownership.py).
@@ -16,14 +18,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.cpu_work import TranslationThread, is_large
+from velox.gateway.access.ownership import ListFilter
+from velox.gateway.cpu_work import TranslationThread, in_turns, is_large
 from velox.gateway.internal_request import Answer, ask
 from velox.heads import ReplyHead
+from velox.net.turn_budget import TurnBudget
 from velox.net.upstream.interface import ReplySink, UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.net.upstream.pool import Pool
 from velox.policy.routes.entries import Timeouts
@@ -31,6 +35,7 @@ from velox.protocol.list_pages import PageWalk
 
 __all__ = ["OwnPages"]
 
+_T = TypeVar("_T")
 _MOST_PAGES: Final = 100  # of Google's smallest pages: 1,000 things of others
 _MOST_S: Final = 20.0  # no further page is asked for: SDKs wait for a minute at least
 _MOST_PAGE_BYTES: Final = 16 * 1024 * 1024  # as much as the filter of a list reads
@@ -43,30 +48,34 @@ _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 class OwnPages:
     """The pages of one attempt, and its stream.
 
-    walk: decides which are read. build: makes the request for a query, just before it is sent: a signature does not
-    hold for long. pool, timeouts: of the upstream. thread: reads long pages. on_head: called with the head of each page
-    that is good. on_lost: called instead of the sink, where the walk has ended at its bounds, and nothing would lead
-    the client on. on_bug: called with an unexpected error.
+    walk: decides which are read. listed: leaves out of a page what is others'. build: makes the request for a query,
+    just before it is sent: a signature does not hold for long. pool, timeouts: of the upstream. on_head: called with
+    the head of each page that is good. on_lost: called instead of the sink, where the walk has ended at its bounds, and
+    nothing would lead the client on. on_bug: called with an unexpected error.
     """
 
     __slots__ = (
-        *("_build", "_n_bytes", "_on_bug", "_on_head", "_on_lost", "_pool", "_sink", "_task", "_thread"),
-        *("_timeouts", "_walk"),
+        *("_build", "_listed", "_n_bytes", "_on_bug", "_on_head", "_on_lost", "_pool", "_sink", "_task", "_thread"),
+        *("_timeouts", "_turns", "_walk"),
     )
 
     def __init__(
         self,
         walk: PageWalk,
+        listed: ListFilter,
         build: Callable[[bytes], UpstreamRequest],
         pool: Pool,
         timeouts: Timeouts,
         thread: TranslationThread,
+        turns: TurnBudget,
         *,
         on_head: Callable[[ReplyHead], None],
         on_lost: Callable[[VeloxError], None],
         on_bug: Callable[[Exception], None],
     ) -> None:
         self._walk: Final = walk
+        self._listed: Final = listed
+        self._turns: Final = turns
         self._build: Final = build
         self._pool: Final = pool
         self._timeouts: Final = timeouts
@@ -130,13 +139,15 @@ class OwnPages:
         chosen: Answer | None = None
         while True:
             answer = await self._page(walk.query, loop)
-            page = await self._read_page(answer) if answer.status == _OK else None
+            page = await self._work(answer.body, partial(_object_in, answer.body)) if answer.status == _OK else None
             if page is None:
                 self._reply(answer, answer.body)
                 return
             self._on_head(ReplyHead.of(answer.status, answer.headers, None))
             n_pages += 1
-            wants_more = walk.take(page)
+            then = walk.following(page)
+            has_own = await in_turns(self._listed.leave_own(page), self._turns)
+            wants_more = walk.take(page, then, has_own=has_own)
             if walk.page is page:
                 chosen = answer
             assert chosen is not None, "the first page that is taken is the client's until there is another one"
@@ -145,7 +156,9 @@ class OwnPages:
                 self._lose(n_pages)
                 return
             if not wants_more or is_bound:
-                self._reply(chosen, json.dumps(walk.page).encode() if walk.is_changed else chosen.body)
+                body = await self._work(chosen.body, partial(_written, walk.page))
+                self._listed.note_filtered(body)
+                self._reply(chosen, body)
                 return
 
     async def _page(self, query: bytes, loop: asyncio.AbstractEventLoop) -> Answer:
@@ -162,9 +175,9 @@ class OwnPages:
         self._n_bytes += len(answer.body)
         return answer
 
-    async def _read_page(self, answer: Answer) -> dict[str, object] | None:
-        body = answer.body
-        return await self._thread.run(partial(_object_in, body)) if is_large((body,)) else _object_in(body)
+    async def _work(self, body: bytes, work: Callable[[], _T]) -> _T:
+        """Do what takes as long as a page is long."""
+        return await self._thread.run(work) if is_large((body,)) else work()
 
     def _reply(self, answer: Answer, body: bytes) -> None:
         sink, self._sink = self._sink, None
@@ -186,6 +199,10 @@ class OwnPages:
                 " ask for larger pages (`limit`)"
             )
             self._on_lost(VeloxError(Reason.UPSTREAM_TOTAL_TIMEOUT, message))
+
+
+def _written(page: Mapping[str, object]) -> bytes:
+    return json.dumps(page).encode()
 
 
 def _object_in(body: bytes) -> dict[str, object] | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import ClassVar, Final, NamedTuple
 from urllib.parse import parse_qs, parse_qsl
 
@@ -709,7 +709,7 @@ def texts_at(value: object, way: Sequence[str]) -> Iterator[str]:
 class ListFilter(WholeReply):
     """Leaves in a list what belongs to the caller: of each list at the top of the page, whatever its name is."""
 
-    __slots__ = ("_kind", "_owner", "_table")
+    __slots__ = ("_filtered", "_kind", "_owner", "_table")
     what: ClassVar[str] = "list"
 
     def __init__(self, table: ObjectTable, owner: int, kind: ObjectKind) -> None:
@@ -717,52 +717,61 @@ class ListFilter(WholeReply):
         self._table: Final = table
         self._owner: Final = owner
         self._kind: Final = kind
+        self._filtered: bytes | None = None
+
+    def note_filtered(self, text: bytes) -> None:
+        """Pass this page on as it is: it comes of leave_own()."""
+        self._filtered = text
+
+    def _read(self, text: bytes) -> bytes:
+        return text if text == self._filtered else super()._read(text)
 
     def changed(self, page: dict[str, object]) -> bool:
-        """Leave out what is another caller's, or nobody's. Raises UpstreamFailure: a page that may hold objects.
+        """Do as leave_own(), at once."""
+        finished(self.leave_own(page))
+        return True
+
+    def leave_own(self, page: dict[str, object]) -> Generator[None, None, bool]:
+        """Leave out what is another caller's, or nobody's; return True if something is left. Yields between slices.
 
         So are their ids where the page tells from which thing the list goes on: those of the caller's own lead on, too.
         Who knows the id of a thing whose owner is not known can use it.
+
+        Raises UpstreamFailure: a page that may hold objects elsewhere.
         """
-        own: list[str] = []
+        own: list[str | None] = []  # their ids; of Google's things None
         hidden: set[str] = set()
         for field, items in page.items():
             if isinstance(items, list):
-                page[field] = self._own_of(items, own, hidden)
+                page[field] = yield from self._own_of(items, own, hidden)
             elif isinstance(items, dict):
                 raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's list can't be read")
         first, last = (own[0], own[-1]) if own else (None, None)
         for field, value in page.items():
             if isinstance(value, str) and (field in (FIRST_ID, LAST_ID) or value in hidden):
                 page[field] = first if field == FIRST_ID else last
-        return True
+        return bool(own)
 
-    def has_own(self, page: Mapping[str, object]) -> bool:
-        """Say whether something of a page is the caller's."""
-        return any(
-            isinstance(each, dict) and self._is_own(each)
-            for items in page.values()
-            if isinstance(items, list)
-            for each in items
-        )
-
-    def _own_of(self, items: list[object], own: list[str], hidden: set[str]) -> list[object]:
+    def _own_of(
+        self, items: list[object], own: list[str | None], hidden: set[str]
+    ) -> Generator[None, None, list[object]]:
         """Return the caller's own of a list. own, hidden: get the ids of these, and of what is left out."""
         kept: list[object] = []
-        for each in items:
-            if not isinstance(each, dict):
-                continue
-            object_id = self._id_of(each)
-            if self._is_own(each):
-                kept.append(each)
-                if object_id:
-                    own.append(object_id)
-            else:
+        for n, each in enumerate(items, 1):
+            if isinstance(each, dict):
+                object_id = self._id_of(each)
                 name = each.get("name")
-                if object_id:
-                    hidden.add(object_id)
-                if isinstance(name, str) and google_names(name):  # else people chose it: `list` may be one
-                    hidden.add(name)
+                names = google_names(name) if isinstance(name, str) else ()
+                if self._is_own(object_id, names):
+                    kept.append(each)
+                    own.append(object_id)
+                else:
+                    if object_id is not None:
+                        hidden.add(object_id)
+                    if names and isinstance(name, str):  # else people chose it: `list` may be one
+                        hidden.add(name)
+            if not n % _IDS_PER_STEP:
+                yield
         return kept
 
     def _id_of(self, item: dict[str, object]) -> str | None:
@@ -770,11 +779,8 @@ class ListFilter(WholeReply):
         object_id = next((each for each in ids if each), None)
         return object_id if isinstance(object_id, str) else None
 
-    def _is_own(self, item: dict[str, object]) -> bool:
-        name = item.get("name")
-        object_id = self._id_of(item)
+    def _is_own(self, object_id: str | None, names: Sequence[str]) -> bool:
         if object_id is not None:
             owner = self._table.owner_of(object_id)
             return owner == self._owner or (owner == UNKNOWN and self._kind.is_shared(object_id))
-        names = google_names(name) if isinstance(name, str) else ()
         return bool(names) and self._table.owner_of(names[0]) == self._owner

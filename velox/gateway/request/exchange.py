@@ -1005,11 +1005,13 @@ class Exchange(AttemptHost):
         for each in self._filters:
             if isinstance(each, ListFilter):
                 request.dispatch = OwnPages(
-                    PageWalk(self.head.query, self.plan.dialect, each.has_own),
+                    PageWalk(self.head.query, self.plan.dialect),
+                    each,
                     partial(self._page_request, attempt),
                     attempt.member.pool,
                     attempt.member.timeouts,
                     self.gateway.thread,
+                    self.gateway.turns,
                     on_head=attempt.on_head,
                     on_lost=self.fail,
                     on_bug=self.recorder.crashed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qs
@@ -15,16 +15,20 @@ from tests.unit.net.upstream.pool_server import Server
 from tests.unit.virtual_time import run
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.own_pages import OwnPages
+from velox.gateway.access.ownership import ListFilter
 from velox.gateway.cpu_work import TranslationThread
 from velox.heads import ReplyHead
+from velox.net.turn_budget import TurnBudget
 from velox.net.upstream.interface import (
     ReplySink,
     UpstreamFailure,
     UpstreamRequest,
     UpstreamStream,
 )
+from velox.policy.api.objects import KINDS
 from velox.policy.routes.entries import Timeouts
 from velox.protocol.list_pages import PageWalk
+from velox.shm.object_table import ObjectMemory, ObjectTable
 from velox.types import Dialect
 
 
@@ -47,7 +51,9 @@ class ListServer(Server):
         if self.dialect is Dialect.GOOGLE:
             begin = int(asked.get("pageToken", ["0"])[0])
             more = {"nextPageToken": str(begin + 10)} if begin + 10 < len(self.items) else {}
-            return json.dumps({"files": [{"name": each} for each in self.items[begin : begin + 10]], **more}).encode()
+            return json.dumps(
+                {"files": [{"name": f"files/{each}"} for each in self.items[begin : begin + 10]], **more}
+            ).encode()
         begin = self.items.index(asked["after"][0]) + 1 if "after" in asked else 0
         page = [{"id": each} for each in self.items[begin : begin + 10]]
         return json.dumps({"data": page, "has_more": begin + 10 < len(self.items)}).encode()
@@ -70,6 +76,10 @@ class _Told:
         self._sink.on_failure(failure)
 
 
+OTHERS = [f"x{n}" for n in range(250)]
+OWN = ("own1", "own2", "files/own1", "files/own2")
+
+
 @dataclass
 class Limits:
     first_byte_s: float = 30.0
@@ -86,21 +96,28 @@ class Setup:
         self.heads: list[int] = []
         self.bugs: list[Exception] = []
         self.server = server
+        table = ObjectTable(ObjectMemory(1024, 1, 1), 0)
+        for each in OWN:
+            table.remember(each, table.number("b"))
+        files = next(kind for kind in KINDS if kind.collection == "files")
+        self.listed = ListFilter(table, table.number("b"), files)
+        self.fails = False
         self.pages = OwnPages(
-            PageWalk(b"", dialect, self.has_own),
+            PageWalk(b"", dialect),
+            self.listed,
             self.build,
             cast(Any, server),
             cast(Timeouts, Limits()),
             TranslationThread(),
+            TurnBudget(asyncio.get_running_loop()),
             on_head=lambda head: self.heads.append(head.status),
             on_lost=self.lost.append,
             on_bug=self.bugs.append,
         )
 
-    def has_own(self, page: Mapping[str, object]) -> bool:
-        return "own" in json.dumps(page)
-
     def build(self, query: bytes) -> UpstreamRequest:
+        if self.fails:
+            raise RuntimeError("a bug")
         return UpstreamRequest.of(b"GET", b"/v1/files?" + query, [])
 
     def open(self) -> UpstreamStream:
@@ -116,9 +133,6 @@ class Setup:
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         self.heard.append(failure.reason)
-
-
-OTHERS = [f"x{n}" for n in range(250)]
 
 
 def talk(server: Server, dialect: Dialect, then: Callable[[Setup], None], wait_s: float = 60.0) -> None:
@@ -146,10 +160,10 @@ def test_one_reply_behind_many_pages_of_others() -> None:
 
 
 def test_page_of_googles_that_is_the_last_for_its_caller() -> None:
-    """Its token is left out, though the list goes on with others' things; the rest of the page stays."""
+    """Its token is left out, though the list goes on with others' things."""
 
     def then(setup: Setup) -> None:
-        assert setup.heard == [(200, {"files": [{"name": each} for each in ["own1", *OTHERS[:9]]]})]
+        assert setup.heard == [(200, {"files": [{"name": "files/own1"}]})]
         assert len(setup.server.asked) == 26
 
     talk(ListServer(["own1", *OTHERS], Dialect.GOOGLE), Dialect.GOOGLE, then)
@@ -247,22 +261,46 @@ def test_bug_in_the_midst_ends_the_request() -> None:
 
     async def break_it() -> None:
         setup = Setup(server, Dialect.OPENAI)
-
-        def fail(query: bytes) -> UpstreamRequest:
-            raise RuntimeError("a bug")
-
-        pages = OwnPages(
-            PageWalk(b"", Dialect.OPENAI, setup.has_own),
-            fail,
-            cast(Any, server),
-            cast(Timeouts, Limits()),
-            TranslationThread(),
-            on_head=lambda head: None,
-            on_lost=setup.lost.append,
-            on_bug=setup.bugs.append,
-        )
-        pages.open(setup)
+        setup.fails = True
+        setup.open()
         await asyncio.sleep(1)
         assert setup.heard == [Reason.INTERNAL] and [str(bug) for bug in setup.bugs] == ["a bug"]
 
     run(break_it())
+
+
+def test_page_of_megabytes_is_one_as_any() -> None:
+    """It is read and written beside the loop."""
+
+    async def talk_of_much() -> None:
+        server = ListServer([], Dialect.OPENAI)
+        many = [{"id": "own1", "text": "x" * 400_000}, {"id": "x1", "text": "x" * 400_000}]
+        server.told[0] = (200, json.dumps({"data": many, "has_more": True, "last_id": "x1"}).encode())
+        setup = Setup(server, Dialect.OPENAI)
+        setup.open()
+        while not setup.heard:
+            await asyncio.sleep(0.001)
+        assert setup.heard == [(200, {"data": many[:1], "has_more": True, "last_id": "own1"})]
+
+    asyncio.run(asyncio.wait_for(talk_of_much(), 20))
+
+
+def test_list_filter_passes_the_page_that_was_filtered_and_no_other() -> None:
+    """What two attempts at once bring goes through one filter."""
+
+    def then(setup: Setup) -> None:
+        ((_, page),) = cast(list[tuple[int, object]], setup.heard)
+        passed, other = json.dumps(page).encode(), json.dumps({"data": [{"id": "x1"}, {"id": "own2"}]}).encode()
+        for given, wanted in ((passed, page), (other, {"data": [{"id": "own2"}]})):
+            setup.listed.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
+            assert json.loads(setup.listed.feed(given, True)) == wanted
+
+    talk(ListServer(["x1", "own1"], Dialect.OPENAI), Dialect.OPENAI, then)
+
+
+def test_long_page_lets_others_have_their_turns() -> None:
+    """OpenAI's pages have up to 10,000 files: to look for all of their owners takes longer than a turn may."""
+    table = ObjectTable(ObjectMemory(1024, 1, 1), 0)
+    listed = ListFilter(table, table.number("b"), KINDS[0])
+
+    assert len(list(listed.leave_own({"data": [{"id": each} for each in OTHERS]}))) == len(OTHERS) // 50
