@@ -28,6 +28,7 @@ from tests.e2e.harness import VeloxProcess
 from tests.e2e.recorded_call import Call
 from tests.e2e.recording import RecordingUpstream
 from tests.e2e.routed import routed
+from tests.patience import NEVER_S
 from tests.untrusting import NO_TRUST
 from tests.vendors.anthropic_files import AnthropicFiles
 from tests.vendors.gemini_files import GeminiFiles
@@ -83,7 +84,9 @@ def running(provider: str, account: OpenAIFiles | AnthropicFiles | GeminiFiles) 
     with RecordingUpstream(script=play) as upstream:
         entry = {"name": "one", "provider": provider, "origin": upstream.upstream.url, "key": "env:MODEL_KEY"}
         config = {"upstreams": [entry], "api_keys": keys}
-        with routed(config, MODEL_KEY="sk-0123456789", unknown_objects="refuse") as velox:
+        with routed(
+            config, MODEL_KEY="sk-0123456789", unknown_objects="refuse", upstream_first_byte_timeout=f"{NEVER_S:g}s"
+        ) as velox:
             yield Running(velox, upstream, [], targets, failing)
         assert upstream.failures == []
 
@@ -226,18 +229,18 @@ def test_page_that_fails_is_told_as_it_failed(openais: Running, status: int) -> 
 def test_client_that_leaves_ends_it(openais: Running) -> None:
     """The page that is under way is given up, and no other is asked for."""
     openais.failing[:] = [3, 0]
-    n_before = len(openais.targets)
+    n_before = len(openais.upstream.calls)
     at = urlsplit(openais.velox.base_url)
     try:
         with socket.create_connection((at.hostname, at.port), timeout=20.0) as client:
             client.sendall(
                 f"GET /v1/files?limit=10 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {OWN}\r\n\r\n".encode()
             )
-            openais.upstream.wait(lambda: len(openais.targets) == n_before + 4, "the fourth page")
-        openais.upstream.wait_left(openais.upstream.calls[-1])
+            page = openais.upstream.wait_call(n_before + 4)
+        openais.upstream.wait_left(page)
     finally:
         openais.failing.clear()
-    assert openais.upstream.calls[-1].ended == "left" and len(openais.targets) == n_before + 4
+    assert page.ended == "left" and len(openais.upstream.calls) == n_before + 4
 
 
 @pytest.mark.parametrize("limit", [10, 100])
