@@ -409,7 +409,7 @@ class ClientHttp1Connection(Http1Replies):
             return
         request = self._request
         is_known = state is _IDLE and not self._is_new and len(data) <= _SHORT_BYTES
-        if state <= _BODY and not self.ingress.turns.has_room(is_known=is_known):
+        if state <= _BODY and (self._is_in_line or not self.ingress.turns.has_room(is_known=is_known)):
             request.feed(data)
             if state is _BODY:
                 self.deadline_s = self._pace.came(len(data), self.ingress.loop.time())
