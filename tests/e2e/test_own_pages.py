@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ import pytest
 from google import genai
 from google.genai import types
 
+from tests.e2e.collecting import uncollected, unreachable
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.recorded_call import Call
 from tests.e2e.recording import RecordingUpstream
@@ -51,7 +53,8 @@ MADE = ((OTHER, 250), (OWN, 2), (OTHER, 33), (OWN, 1), (OTHER, 25))
 class Running(NamedTuple):
     """own: what the caller has made, by the fake's names. targets: of the pages that were asked for.
 
-    failing: of the next pages: how many are well, then a status, or 0 for one that does not come.
+    failing: of the next pages: how many are well, then a status, or 0 for one that does not come. folder: of what the
+    worker says, whose garbage collector is off.
     """
 
     velox: VeloxProcess
@@ -59,6 +62,14 @@ class Running(NamedTuple):
     own: list[str]
     targets: list[str]
     failing: list[int]
+    folder: str
+
+    def left(self) -> dict[str, int]:
+        """Return what a collection frees in the worker, by type, once nothing runs."""
+        for sample in ("velox_inflight_requests", "velox_upstream_streams"):  # SDKs keep their connections
+            self.velox.wait_metric(sample, lambda n: n == 0)
+        (worker,) = self.velox.worker_pids()
+        return dict(unreachable(worker, self.folder))
 
 
 @contextlib.contextmanager
@@ -81,13 +92,12 @@ def running(provider: str, account: OpenAIFiles | AnthropicFiles | GeminiFiles) 
         await call.reply(reply.status, reply.fields, reply.body)
 
     keys = [{"name": key[3:-11], "key": key} for key in (OWN, OTHER, NOBODY)]
-    with RecordingUpstream(script=play) as upstream:
+    with RecordingUpstream(script=play) as upstream, tempfile.TemporaryDirectory() as folder:
         entry = {"name": "one", "provider": provider, "origin": upstream.upstream.url, "key": "env:MODEL_KEY"}
         config = {"upstreams": [entry], "api_keys": keys}
-        with routed(
-            config, MODEL_KEY="sk-0123456789", unknown_objects="refuse", upstream_first_byte_timeout=f"{NEVER_S:g}s"
-        ) as velox:
-            yield Running(velox, upstream, [], targets, failing)
+        more = {"unknown_objects": "refuse", "upstream_first_byte_timeout": f"{NEVER_S:g}s"}
+        with routed(config, launcher=uncollected(folder), MODEL_KEY="sk-0123456789", **more) as velox:
+            yield Running(velox, upstream, [], targets, failing, folder)
         assert upstream.failures == []
 
 
@@ -226,8 +236,8 @@ def test_page_that_fails_is_told_as_it_failed(openais: Running, status: int) -> 
     assert caught.value.status_code == status
 
 
-def test_client_that_leaves_ends_it(openais: Running) -> None:
-    """The page that is under way is given up, and no other is asked for."""
+def leave(openais: Running) -> Call:
+    """Ask for a list, and leave while its fourth page is awaited; return that page's call."""
     openais.failing[:] = [3, 0]
     n_before = len(openais.upstream.calls)
     at = urlsplit(openais.velox.base_url)
@@ -240,7 +250,33 @@ def test_client_that_leaves_ends_it(openais: Running) -> None:
         openais.upstream.wait_left(page)
     finally:
         openais.failing.clear()
+    return page
+
+
+def test_client_that_leaves_ends_it(openais: Running) -> None:
+    """The page that is under way is given up, and no other is asked for."""
+    n_before = len(openais.upstream.calls)
+    page = leave(openais)
     assert page.ended == "left" and len(openais.upstream.calls) == n_before + 4
+
+
+def test_nothing_of_a_list_stays_in_the_worker(openais: Running) -> None:
+    """Whole, with a page that fails, or without its client: no reference cycle is left."""
+
+    def ask() -> int:
+        with httpx.Client(headers={"authorization": f"Bearer {OWN}"}, verify=NO_TRUST, trust_env=False) as client:
+            return client.get(f"{openais.velox.base_url}/v1/files", params={"limit": 10}).status_code
+
+    assert ask() == 200
+    leave(openais)
+    openais.left()  # of what came before, and of modules that are loaded with the first
+    for _ in range(3):
+        assert ask() == 200
+        openais.failing[:] = [3, 400]
+        assert ask() == 400
+        openais.failing.clear()
+        leave(openais)
+    assert openais.left() == {}
 
 
 @pytest.mark.parametrize("limit", [10, 100])
