@@ -68,32 +68,39 @@ def system_texts(messages: list[Message]) -> tuple[list[Text], list[Message]]:
 def turns_of(messages: list[Message], dropped: DroppedFields) -> list[MessagesTurn]:
     """Return the turns. Raises BadRequestError: a call has no result, or a result no call."""
     turns: list[MessagesTurn] = []
+    last: MessagesTurn | None = None
+    has_calls = False  # or results
     for message in messages:
         if message.name is not None:
             dropped.drop("name", "messages")
         is_user = message.role is not _ASSISTANT
-        is_more = bool(turns) and turns[-1].is_user is is_user
-        if message.plain is not None and not is_more:
-            turns.append(MessagesTurn(is_user, message.blocks, message.plain))
+        is_new = last is None or last.is_user is not is_user
+        if is_new and message.plain is not None:
+            last = MessagesTurn(is_user, message.blocks, message.plain)
+            turns.append(last)
             continue
-        turn = turns[-1] if is_more else MessagesTurn(is_user, [])
+        turn = MessagesTurn(is_user, []) if last is None or is_new else last
         turn.plain = None
         blocks = turn.blocks
         for block in message.blocks:
             if type(block) is ToolUse:
+                has_calls = True
                 turn.calls.append(block)
                 blocks.append(block)
             elif type(block) is ToolResult:
+                has_calls = True
                 turn.results.append(block)
             elif type(block) is Text and block.signature is None and not is_blank(block.text):
                 blocks.append(block)
             else:
                 _add(blocks, block, dropped)
-        if not is_more and (blocks or turn.results):
+        if is_new and (blocks or turn.results):
+            last = turn
             turns.append(turn)
     if turns and not turns[0].is_user:
         turns.insert(0, MessagesTurn(is_user=True, blocks=[Text(_BEGINNING)]))
-    _pair(turns)
+    if has_calls:
+        _pair(turns)
     return turns
 
 
