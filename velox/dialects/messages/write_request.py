@@ -73,8 +73,9 @@ _TTLS: Final = {
 }
 _TIERS: Final = {"auto": b"auto", "default": b"standard_only"}
 _CHOICES: Final = {Choice.AUTO: b'{"type":"auto"', Choice.NONE: b'{"type":"none"', Choice.REQUIRED: b'{"type":"any"'}
-_USER_TEXT: Final = b'{"role":"user","content":[{"type":"text","text":%b}]}'
-_ASSISTANT_TEXT: Final = b'{"role":"assistant","content":[{"type":"text","text":%b}]}'
+_FIRST_TEXT: Final = b'{"role":"user","content":[{"type":"text","text":%b}]}'
+_USER_TEXT: Final = b"," + _FIRST_TEXT
+_ASSISTANT_TEXT: Final = b',{"role":"assistant","content":[{"type":"text","text":%b}]}'
 _ANY_OBJECT: Final = b'{"type":"object","additionalProperties":true}'
 _FIRST_TOOL: Final = b'{"name":%b,"description":%b,"input_schema":%b}'
 _NEXT_TOOL: Final = b"," + _FIRST_TOOL
@@ -161,12 +162,8 @@ class MessagesRequestWriter:
         if config:
             self._option("output_config", b"{" + b",".join(config) + b"}", "reasoning" if schema is None else "")
         self._write_sampling(is_reasoning=is_reasoning)
-        stops = [stop for stop in request.stop if stop.strip()]
-        if len(stops) < len(request.stop):
-            dropped.drop("stop")
-        if stops:
-            taken = taken_stops(stops, self._facts)
-            self._option("stop_sequences", b"[" + b",".join(map(quoted, taken)) + b"]", "stop")
+        if request.stop:
+            self._write_stops(request.stop)
         if request.user is not None:
             if len(request.user) <= _MOST_USER:
                 self._option("metadata", b'{"user_id":' + quoted(request.user) + b"}", "user")
@@ -182,6 +179,14 @@ class MessagesRequestWriter:
         if request.verbosity is not None:
             dropped.drop("verbosity")
         return is_reasoning
+
+    def _write_stops(self, given: list[str]) -> None:
+        stops = [stop for stop in given if stop.strip()]
+        if len(stops) < len(given):
+            self._dropped.drop("stop")
+        if stops:
+            taken = taken_stops(stops, self._facts)
+            self._option("stop_sequences", b"[" + b",".join(map(quoted, taken)) + b"]", "stop")
 
     def _option(self, name: str, value: bytes, lost: str = "") -> bool:
         """Write a field as it is called there; return whether the model takes it. lost: its name when dropped."""
@@ -315,17 +320,20 @@ class MessagesRequestWriter:
             choice = ToolChoice(_NONE)
             if not tools:
                 return
-        takes_strict = self._takes_strict(tools)
+        takes_strict: bool | None = None  # asked for once, where a tool is strict
         out.append(b',"tools":[')
         for at, tool in enumerate(tools):
             description = tool.description
             if description is not None and not tool.strict and tool.cache is None and not is_blank(description):
                 form = _NEXT_TOOL if at else _FIRST_TOOL  # nearly all tools
-                out.append(form % (self._name(tool.name), description, object_schema(tool.parameters)))
+                name = quoted(self._names.fit(tool.name))
+                out.append(form % (name, description, object_schema(tool.parameters)))
                 continue
             out.append(b',{"name":' if at else b'{"name":')
             out.append(self._name(tool.name))
-            self._write_tool(tool, takes_strict=takes_strict)
+            if tool.strict and takes_strict is None:
+                takes_strict = self._takes_strict(tools)
+            self._write_tool(tool, takes_strict=takes_strict is True)
         if self.json_tool is not None:
             self._write_json_tool(is_first=not tools)
         if search is not None:
@@ -441,11 +449,12 @@ class MessagesRequestWriter:
             last.blocks[-1].text = _without_space_at_end(last.blocks[-1].text)
             last.plain = None
         for at, turn in enumerate(turns):
+            if turn.plain is not None:
+                form = _ASSISTANT_TEXT if not turn.is_user else _USER_TEXT if at else _FIRST_TEXT
+                out.append(form % turn.plain)
+                continue
             if at:
                 out.append(b",")
-            if turn.plain is not None:
-                out.append((_USER_TEXT if turn.is_user else _ASSISTANT_TEXT) % turn.plain)
-                continue
             out.append(b'{"role":"user","content":[' if turn.is_user else b'{"role":"assistant","content":[')
             separator = b""
             for block in turn.blocks:
