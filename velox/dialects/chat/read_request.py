@@ -98,6 +98,7 @@ _NO_RARE: Final = astuple(wire.RequestBody([]))[_N_USUAL:]
 _N_BEFORE: Final = wire.Message.__struct_fields__.index("tool_calls")
 _NOTHING_BESIDE: Final = astuple(wire.Message("assistant"))[_N_BEFORE:]
 _QUOTE: Final = ord('"')
+_BRACE: Final = ord("{")
 # OpenAI's lifetimes of a cache mark -> the canonical model's; 30 minutes are its default.
 _LIFETIMES: Final = {"12h": "1h", "30m": None}
 
@@ -107,6 +108,8 @@ class ChatRequestReader:
 
     is_old: it has `functions`, as Chat Completions had before tools, and so has its answer.
     """
+
+    __slots__ = ("_dropped", "_has_made_pictures", "_hosted", "custom", "include_usage", "is_old")
 
     def __init__(self, dropped: DroppedFields) -> None:
         self._dropped: Final = dropped
@@ -224,12 +227,12 @@ class ChatRequestReader:
                 role = _ASSISTANT
                 is_text = is_text and content != EMPTY and astuple(each)[_N_BEFORE:] == _NOTHING_BESIDE
                 blocks = [Text(content)] if is_text else self._assistant(each, content, n)
-            elif word in _OF_TOOLS:
-                role, is_text = _USER, False
-                blocks = [self._tool_result(each, content, n)]
-            else:
+            elif word == "user" or word not in _OF_TOOLS:
                 role = _USER if word == "user" else self._role(word, n)
                 blocks = [Text(content)] if is_text else [*self._content(each, n)]
+            else:
+                role, is_text = _USER, False
+                blocks = [self._tool_result(each, content, n)]
             if is_text and each.cache_control is None and each.name is None:
                 messages.append(Message(role, blocks, None, None if is_blank(content) else content))
                 continue
@@ -364,7 +367,7 @@ class ChatRequestReader:
             return Tool(
                 function.name,
                 raw_text(function.description),
-                parameters if parameters[:1] == b"{" else None,
+                parameters if parameters and parameters[0] == _BRACE else None,
                 function.strict,
                 None if mark is None else _mark(mark),
             )
@@ -538,10 +541,12 @@ def _format(wanted: wire.ResponseFormat) -> Format | None:
 
 def _reasoning(given: wire.RequestBody) -> Reasoning | None:
     """Read how much is to be reasoned, by whichever of the fields says it."""
-    effort = given.reasoning_effort if given.reasoning_effort != _AS_IT_LIKES else None
-    own, thinking = given.reasoning, given.thinking
+    effort, own, thinking = given.reasoning_effort, given.reasoning, given.thinking
     if effort is not None and effort not in _EFFORTS:
-        raise BadRequestError("reasoning_effort is none, minimal, low, medium, high, xhigh or max", "reasoning_effort")
+        if effort != _AS_IT_LIKES:
+            message = "reasoning_effort is none, minimal, low, medium, high, xhigh or max"
+            raise BadRequestError(message, "reasoning_effort")
+        effort = None
     if own is not None:
         effort = own.effort if effort is None else effort
         summary = "omitted" if own.exclude else own.summary

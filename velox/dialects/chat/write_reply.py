@@ -46,6 +46,8 @@ _TIERS: Final = frozenset({"auto", "default", "flex", "scale", "priority", "fast
 class ChatClient:
     """One request of a client, and what it gets back; see ClientSide."""
 
+    __slots__ = ("_call", "_dropped", "_model", "_reader")
+
     def __init__(self, call: ClientCall, dropped: DroppedFields) -> None:
         self._call: Final = call
         self._dropped: Final = dropped
