@@ -152,19 +152,19 @@ class GenerateRequestWriter:
             raise BadRequestError("this model can't continue an assistant's message; end with a user's", "messages")
         merged: list[Block] | None = None  # the blocks of a turn of several messages, so far
         for message, following in zip_longest(messages, messages[1:]):
-            is_model, blocks, plain = message.role is _ASSISTANT, message.blocks, message.plain
+            is_model = message.role is _ASSISTANT
             if message.name is not None:
                 self._dropped.drop("name", "messages")
             if merged is not None:
-                merged += blocks
-                blocks, plain = merged, None
+                merged += message.blocks
             if following is not None and (following.role is _ASSISTANT) is is_model:
-                merged = [*blocks] if merged is None else merged
+                merged = [*message.blocks] if merged is None else merged
                 continue
-            merged = None
-            if plain is not None and not self._step:
-                written.append((_MODEL_TEXT if is_model else _USER_TEXT) % plain)
-            elif is_model:
+            if merged is None and message.plain is not None and not self._step:
+                written.append((_MODEL_TEXT if is_model else _USER_TEXT) % message.plain)
+                continue
+            blocks, merged = message.blocks if merged is None else merged, None
+            if is_model:
                 written.append(_content(b"model", self._model_parts(blocks) or [_SPACE]))
             else:
                 written += self._user_contents(blocks)
@@ -231,7 +231,8 @@ class GenerateRequestWriter:
         n_calls = Counter(self._step)
         by_id: dict[str, deque[ToolResult]] = {}  # of more results than calls, the last ones count
         for result in results:
-            self._lost_mark(result.cache is not None)
+            if result.cache is not None:
+                self._dropped.drop("cache")
             if result.id not in self._tools and result.name is None:
                 raise BadRequestError("a tool result has the id of a call that no message before it made", "messages")
             by_id.setdefault(result.id, deque(maxlen=n_calls.get(result.id, 1))).append(result)
@@ -273,21 +274,23 @@ class GenerateRequestWriter:
         for block in blocks:
             if type(block) is Text:
                 if block.cache is not None:
-                    self._lost_mark(is_marked=True)
+                    self._dropped.drop("cache")
                 signature = self._signature(block.signature) if block.signature is not None else b""
                 if block.text != b'""' or signature:
                     parts.append(b'{"text":' + block.text + signature + b"}")
             elif isinstance(block, Refusal):
                 parts.append(b'{"text":' + block.text + b"}")
             elif isinstance(block, Image):
-                self._lost_mark(block.cache is not None)
+                if block.cache is not None:
+                    self._dropped.drop("cache")
                 if block.detail not in (None, "auto"):
                     self._dropped.drop("detail", self._path(block.source) if self._dropped.is_strict else "")
                 parts.append(self._media(block.source, "image/jpeg"))
             elif isinstance(block, Audio):
                 parts.append(self._media(block.source, f"audio/{block.format or 'wav'}"))
             elif isinstance(block, Document):
-                self._lost_mark(block.cache is not None)
+                if block.cache is not None:
+                    self._dropped.drop("cache")
                 parts += self._document(block)
         return parts
 
@@ -327,25 +330,20 @@ class GenerateRequestWriter:
         """Return the place of a part, for an error."""
         return media_path(self._messages, source)
 
-    def _lost_mark(self, is_marked: bool) -> None:
-        if is_marked:
-            self._dropped.drop("cache")
-
     # -- tools -------------------------------------------------------------------------------------
 
     def _declaration(self, tool: Tool) -> bytes:
-        self._lost_mark(tool.cache is not None)
+        if tool.cache is not None:
+            self._dropped.drop("cache")
         if tool.strict:
             self._dropped.drop("strict", "tools")
-        written = b'{"name":' + quoted(self._names.fit(tool.name))
-        if tool.description is not None:
-            written += b',"description":' + tool.description
-        if tool.parameters is None:
-            return written + b"}"
-        if self._facts.schema_keywords:
-            return written + b',"parametersJsonSchema":' + object_schema(tool.parameters) + b"}"
-        schema = self._subset(tool.parameters, "tools")
-        return written + (b',"parameters":' + schema + b"}" if schema is not None else b"}")
+        name = quoted(self._names.fit(tool.name))
+        description = b"" if tool.description is None else b',"description":' + tool.description
+        if tool.parameters is not None and self._facts.schema_keywords:
+            schema = object_schema(tool.parameters)
+            return b'{"name":%b%b,"parametersJsonSchema":%b}' % (name, description, schema)
+        subset = None if tool.parameters is None else self._subset(tool.parameters, "tools")
+        return b'{"name":%b%b%b}' % (name, description, b"" if subset is None else b',"parameters":' + subset)
 
     def _search(self, request: Request) -> list[bytes]:
         """Write a search of the web, which can't be forced, and can't stand beside functions."""
@@ -475,14 +473,14 @@ class GenerateRequestWriter:
         return None
 
     def _others(self, request: Request) -> list[bytes]:
-        for name, value in (
-            ("user", request.user),
-            ("prompt_cache_key", request.cache_key),
-            ("verbosity", request.verbosity),
-        ):
-            if value is not None:
-                self._dropped.drop(name)
-        self._lost_mark(request.cache is not None)
+        if request.user is not None:
+            self._dropped.drop("user")
+        if request.cache_key is not None:
+            self._dropped.drop("prompt_cache_key")
+        if request.verbosity is not None:
+            self._dropped.drop("verbosity")
+        if request.cache is not None:
+            self._dropped.drop("cache")
         if request.tier is None or request.tier == "auto":
             return []
         tier = _TIERS.get(request.tier)
