@@ -69,6 +69,7 @@ _TOO_LONG: Final = "context_length_exceeded"
 _STOP: Final = "answer.stop"  # why it ended, in a word that nobody knows
 _PICTURE: Final = "answer.image"
 _NOTHING: Final = Written(b"")
+_NO_USAGE: Final = Usage()
 _EVENTS: Final = "it is an event stream, where no API has one"
 _TEXT_ONLY: Final = Modalities()
 _MEDIA: Final = {f"answer.{kind}": kind for kind in ("image", "audio", "video", "file")}
@@ -92,7 +93,7 @@ class GenerationTranslator:
         self._written = _NOTHING
         self._searches = False  # the request asks for a search of the web
         self._stream: _GenerationStream | None = None
-        self._usage = Usage()
+        self._usage = _NO_USAGE
         self._answered = ""  # the model
 
     def __repr__(self) -> str:
