@@ -105,6 +105,8 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
         return _health(variables, overrides)
     if arguments.command == "budgets":
         return _budgets(arguments, variables, overrides)
+    if arguments.command == "cache":
+        return _purge(arguments, variables, overrides)
     if arguments.command == "top":
         return _top(arguments, variables, overrides)
     from velox.settings import SettingsError, load
@@ -230,6 +232,19 @@ def _budgets(arguments: argparse.Namespace, environ: Mapping[str, str], override
     told = call_budgets(place.address, place.token, place.cert, asked, as_json=arguments.json)
     for line in told.lines:
         print(f"velox budgets: {line}" if told.code else line, file=sys.stderr if told.code else sys.stdout)
+    return told.code
+
+
+def _purge(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
+    """Take answers out of the cache. Exit code 1: the gateway refuses, or has none. 2: it can't be asked."""
+    from velox.runtime.commands.cache import asked_of, call_purge
+
+    place = _admin_place("cache", arguments, environ, overrides)
+    if place is None:
+        return 2
+    assert place.address is not None, "_admin_place() has looked"
+    told = call_purge(place.address, place.token, place.cert, asked_of(arguments), as_json=arguments.json)
+    print(f"velox cache: {told.line}" if told.code else told.line, file=sys.stderr if told.code else sys.stdout)
     return told.code
 
 
@@ -552,6 +567,11 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     budgets.add_argument("--scope", metavar="SCOPE", help="only of these: gateway, key, team, user, tag or model")
     budgets.add_argument("--name", metavar="NAME", help="only of this key, team, user, tag or model: its id or name")
     budgets.add_argument("--json", action="store_true", help="for programs, as /api/v1/budgets has them")
+    cache = commands.add_parser("cache", help="take answers out of the response cache", allow_abbrev=False)
+    if "cache" in words:
+        from velox.runtime.commands.cache import add_cache_arguments
+
+        add_cache_arguments(cache)
     prices = commands.add_parser("prices", help="print what calls to a model cost", allow_abbrev=False)
     prices.add_argument("model", metavar="MODEL", help="name of the model, as the upstream calls it")
     prices.add_argument("--upstream", metavar="NAME", help="at this upstream only")

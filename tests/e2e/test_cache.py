@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
+import os
+import signal
+import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +22,8 @@ from tests.e2e.raw_http import RawReply
 from tests.e2e.recording import JSON, Call, RecordingUpstream
 from tests.e2e.routed import routed
 from tests.e2e.test_reload import reload
-from tests.e2e.tools import covers
+from tests.e2e.tools import covers, run_velox
+from tests.patience import PATIENCE_S
 from velox.ledger.record import Flag
 
 KEYS: Final = {"a": "sk-key-of-a-0001", "b": "sk-key-of-b-0002", "c": "sk-key-of-c-0003"}
@@ -50,7 +58,7 @@ def events(n: int) -> list[bytes]:
 class Model:
     """Answers each call with its number. finish: how answers end. cuts: streams have no end.
 
-    status: of answers. more: behind each that is no stream.
+    status: of answers. more: behind each that is no stream. may_answer: set, but while calls are to wait.
     """
 
     def __init__(self) -> None:
@@ -58,9 +66,12 @@ class Model:
         self.cuts = False
         self.status = 200
         self.more = ""
+        self.may_answer = threading.Event()
+        self.may_answer.set()
 
     async def __call__(self, call: Call) -> None:
         n = len(call.upstream.calls)
+        await asyncio.to_thread(self.may_answer.wait, PATIENCE_S)
         if self.status != 200:
             await call.reply(self.status, JSON, b'{"error": {"message": "no"}}')
         elif not json.loads(call.body).get("stream"):
@@ -277,3 +288,129 @@ def test_without_memory_or_with_a_longer_answer_nothing_is_kept(upstream: Record
         assert [told(ask(velox)) for _ in range(2)] == ["miss", "miss"]
     with routed(config(upstream)) as velox:
         assert [told(ask(velox)) for _ in range(2)] == ["stored", "hit"]
+
+
+TOKEN: Final = "token-of-an-admin-0001"
+
+
+def run_purge(velox: VeloxProcess, *options: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
+    """Run `velox cache purge`."""
+    given = {"VELOX_ADMIN_TOKEN": token} if token else {}
+    return run_velox(given, "cache", "purge", "--admin", velox.admin_url.removeprefix("http://"), *options)
+
+
+def purge(velox: VeloxProcess, *options: str) -> str:
+    """Purge, and return what is printed."""
+    done = run_purge(velox, *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def is_kept(velox: VeloxProcess, text: str = "Hello.", key: str = "a") -> bool:
+    """Say whether there is an answer; all workers must agree."""
+    replies = [ask(velox, asked(text), key, cache_control="only-if-cached").status for _ in range(8)]
+    assert len(set(replies)) == 1, replies
+    return replies[0] == 200
+
+
+def two_routes(upstream: RecordingUpstream) -> dict[str, object]:
+    """Route `evals` for model m, and `rest` for all others."""
+    given, cache = config(upstream), {"ttl": "10m"}
+    evals = {"name": "evals", "match": {"models": ["m"]}, "to": "up", "cache": cache}
+    return {**given, "routes": [evals, {"name": "rest", "to": "up", "cache": cache}]}
+
+
+def other(velox: VeloxProcess, key: str = "a", **headers: str) -> RawReply:
+    """Ask on the other route."""
+    return ask(velox, asked(model="another"), key, **headers)
+
+
+def test_purge_takes_out_what_is_named_at_all_workers(upstream: RecordingUpstream) -> None:
+    """By route, key, age, or all. It is counted, and logged with who did it; other answers stay."""
+    with routed(two_routes(upstream), workers="2", admin_token=TOKEN) as velox:
+        for key in KEYS:
+            assert (told(ask(velox, key=key)), told(other(velox, key))) == ("stored", "stored")
+        assert all(is_kept(velox, key=key) for key in KEYS)
+
+        assert purge(velox, "--key", "b", "--route", "evals") == "1 answer purged"
+        assert [is_kept(velox, key=key) for key in KEYS] == [True, False, True]
+        assert told(other(velox, "b")) == "hit"
+        assert purge(velox, "--key", hashlib.sha256(KEYS["c"].encode()).hexdigest()[:16]) == "2 answers purged"
+        assert [is_kept(velox, key=key) for key in KEYS] == [True, False, False]
+        assert purge(velox, "--route", "evals") == "1 answer purged"
+        assert not is_kept(velox)
+        assert [told(other(velox, key)) for key in "ab"] == ["hit", "hit"]
+        assert purge(velox, "--older-than", "10m") == "0 answers purged"
+        assert purge(velox, "--key", "a", "--older-than", "10m") == "0 answers purged"
+        assert told(ask(velox)) == "stored"
+        assert json.loads(purge(velox, "--json")) == {"purged": 3}
+        assert not is_kept(velox)
+        assert [other(velox, key, cache_control="only-if-cached").status for key in KEYS] == [504] * 3
+        assert told(ask(velox)) == "stored", "what is asked for after a purge is kept"
+
+        page = velox.admin("/metrics", {"authorization": f"Bearer {TOKEN}"}).body.decode()
+        assert "velox_cache_purges_total 6.0" in page
+        assert "velox_cache_purged_total 7.0" in page
+        velox.wait_log(lambda line: "1 answers were purged by admin: route 'evals', key 'b'" in line)
+        assert KEYS["b"] not in "".join(velox.stderr.lines)
+
+
+def test_answer_that_was_asked_for_before_a_purge_is_not_kept(upstream: RecordingUpstream, model: Model) -> None:
+    """Streams too. Answers of other routes and keys that are under way are."""
+    with routed(two_routes(upstream), workers="2", admin_token=TOKEN) as velox, ThreadPoolExecutor(4) as pool:
+        model.may_answer.clear()
+        plain = pool.submit(ask, velox)
+        stream = pool.submit(ask, velox, asked(stream=True))
+        of_route, of_key = pool.submit(other, velox), pool.submit(ask, velox, None, "b")
+        upstream.wait(lambda: len(upstream.calls) == 4, "all are under way")
+        assert purge(velox, "--key", "a", "--route", "evals") == "0 answers purged"
+        model.may_answer.set()
+        assert [told(each.result()) for each in (plain, stream, of_route, of_key)] == [
+            "miss",
+            "miss",
+            "stored",
+            "stored",
+        ]
+        assert not is_kept(velox)
+        assert ask(velox, asked(stream=True), cache_control="only-if-cached").status == 504
+        assert told(other(velox)) == told(ask(velox, key="b")) == "hit"
+        assert told(ask(velox)) == "stored"
+
+
+def test_killed_worker_brings_nothing_back(upstream: RecordingUpstream) -> None:
+    """The one in its place finds what is kept, and nothing that was purged."""
+    with routed(two_routes(upstream), workers="2", admin_token=TOKEN) as velox:
+        for _ in range(4):  # so that each worker has kept one
+            ask(velox, cache_control="no-cache")
+        assert told(other(velox)) == "stored"
+        pids = velox.worker_pids()
+        os.kill(pids[0], signal.SIGKILL)
+        assert purge(velox, "--route", "evals") != "0 answers purged"
+        until(lambda: len(velox.worker_pids()) == 2 and pids[0] not in velox.worker_pids(), "another one is there")
+        assert not is_kept(velox)
+        assert told(other(velox)) == "hit"
+
+
+def test_purge_that_can_not_be_is_refused_and_says_why(upstream: RecordingUpstream) -> None:
+    def refused(velox: VeloxProcess, *options: str, token: str = TOKEN) -> tuple[int, str]:
+        done = run_purge(velox, *options, token=token)
+        assert not done.stdout
+        return done.returncode, done.stderr
+
+    with routed(config(upstream), admin_token=TOKEN) as velox:
+        assert told(ask(velox)) == "stored"
+        for options, code, why in (
+            (("--route", "nope"), 1, "there is no route 'nope'"),
+            (("--key", "nobody"), 1, "there is no key 'nobody'"),
+            (("--key", ""), 1, "key: expected a name"),
+            (("--older-than", "soon"), 2, "'soon': expected a time such as"),
+        ):
+            assert refused(velox, *options)[0] == code
+            assert why in refused(velox, *options)[1]
+        assert refused(velox, token="")[0] == 2
+        assert refused(velox, token=KEYS["a"])[0] == 2
+        assert is_kept(velox)
+    with routed({**config(upstream), "routes": [{"name": "all", "to": "up"}]}, admin_token=TOKEN) as velox:
+        assert "no route has a cache" in refused(velox)[1]
+    with routed(config(upstream), admin_token=TOKEN, cache_bytes="0") as velox:
+        assert "set VELOX_CACHE_BYTES" in refused(velox)[1]

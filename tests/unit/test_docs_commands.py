@@ -72,6 +72,7 @@ RUN_WHEEL = "tests/e2e/test_packages.py::test_wheel_is_run_without_being_install
 LEDGER = "tests/e2e/test_ledger.py::test_commands_of_the_page"
 POSTGRES = "tests/e2e/test_postgres.py::test_commands_of_the_page"
 
+PURGE = "tests/e2e/test_cache.py::test_purge_takes_out_what_is_named_at_all_workers"
 OPERATING = "tests/e2e/test_operating.py::test_shared_gateway_in_ten_lines"
 
 # Each command that the pages show, and what runs it: a test, or a line of .ci/run.
@@ -219,6 +220,9 @@ RUN_BY = {
     '\'{"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}\'': OPERATING,
     "velox usage --by team,key": OPERATING,
     "velox budgets": OPERATING,
+    "velox cache purge": PURGE,
+    "velox cache purge --route evals": PURGE,
+    "velox cache purge --key shop --older-than 10m": PURGE,
     "curl http://127.0.0.1:6060/readyz": CURL,
     "curl http://127.0.0.1:6060/debug/pprof/tasks": CURL,
     "curl http://127.0.0.1:6060/debug/pprof/connections": CURL,

@@ -115,6 +115,10 @@ class Authenticator:
         """Return what is accepted besides these, and for whom. Looks at all keys."""
         return {digest: caller for digest, caller in self._by_mac.values() if digest not in digests}
 
+    def called(self, name: str) -> list[Caller]:
+        """Return the callers of this name, or of this id as records have it. Looks at all keys."""
+        return [caller for _, caller in self._by_mac.values() if name in (caller.name, caller.account, caller.id.hex())]
+
     def check(self, head: RequestHead) -> Caller:
         """Return whose key it is; ANYONE without keys.
 

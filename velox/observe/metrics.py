@@ -302,6 +302,11 @@ class WorkerMetrics:
         self._add(self._slab + _CELL * series.CACHE_STORED_BYTES.first, n_bytes)
         self._add(self._slab + _CELL * series.CACHE_EVICTED_BYTES.first, n_evicted)
 
+    def count_purge(self, n_answers: int) -> None:
+        """Count one purge of the cache, and the answers that it took out."""
+        self._add(self._slab + _CELL * series.CACHE_PURGES.first, 1)
+        self._add(self._slab + _CELL * series.CACHE_PURGED.first, n_answers)
+
     def count_mirror(self, outcome: outcomes.Mirrored) -> None:
         """Count one copy of a request, when it is over or was dropped."""
         self._add(self._slab + _CELL * (series.MIRRORED.first + outcome), 1)

@@ -199,6 +199,8 @@ CACHE_STORED_BYTES: Final = _layout.counter("velox_cache_stored_bytes", "Bytes o
 CACHE_EVICTED_BYTES: Final = _layout.counter(
     "velox_cache_evicted_bytes", "Bytes of kept answers that gave way to newer ones."
 )
+CACHE_PURGES: Final = _layout.counter("velox_cache_purges", "Purges of the cache.")
+CACHE_PURGED: Final = _layout.counter("velox_cache_purged", "Kept answers that purges have taken out.")
 CANARY: Final = _layout.counter("velox_canary_requests", "Requests sent to a canary.")
 TRANSLATIONS: Final = _layout.counter(
     "velox_translations",

@@ -11,7 +11,17 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["LongTurn", "LongTurns", "OpenConnection", "OpenConnections", "RunningRequest", "RunningRequests", "short"]
+__all__ = [
+    "CachedBy",
+    "CachedParts",
+    "LongTurn",
+    "LongTurns",
+    "OpenConnection",
+    "OpenConnections",
+    "RunningRequest",
+    "RunningRequests",
+    "short",
+]
 
 _MOST_TEXT: Final = 256
 
@@ -100,6 +110,24 @@ class LongTurns(msgspec.Struct, frozen=True):
     threshold_s: float
     rows: list[LongTurn]
     unseen: str = ""
+
+
+class CachedBy(msgspec.Struct, frozen=True):
+    """Whose answers of the cache are meant. route: its name. key: its name or id. "": any."""
+
+    route: str = ""
+    key: str = ""
+
+
+class CachedParts(msgspec.Struct, frozen=True):
+    """What a worker knows of that. has_cache: some route keeps answers. has_route: there is this route.
+
+    partitions: those of the key; of all keys of this name.
+    """
+
+    has_cache: bool
+    has_route: bool
+    partitions: list[str]
 
 
 def short(text: str) -> str:

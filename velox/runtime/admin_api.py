@@ -9,6 +9,8 @@ import datetime
 import logging
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from velox.accounts.active import caller_id
@@ -16,6 +18,7 @@ from velox.accounts.model import TEAM_ADMIN, Key
 from velox.accounts.service import Accounts, AccountsError
 from velox.admin.api.accounts import AccountPages
 from velox.admin.api.budgets import BudgetPages
+from velox.admin.api.cache import CachePages
 from velox.admin.api.call import ApiError, Asker
 from velox.admin.api.service import Api
 from velox.admin.api.usage import UsagePages
@@ -27,10 +30,11 @@ from velox.ledger.store import Store
 from velox.runtime.ledger.stores import account_store, record_store
 from velox.runtime.priced import answer_prices
 from velox.settings import Settings
+from velox.shm.answer_ring import AnswerMemory, AnswerRing
 from velox.shm.budget_table import BudgetMemory
 from velox_migrate.admin.paths import Model, litellm_paths
 
-__all__ = ["admin_api"]
+__all__ = ["SharedParts", "admin_api"]
 
 
 class _Databases:
@@ -77,20 +81,44 @@ class _Databases:
             return asked
         return _recorded(key) if isinstance(key, Key) else asked
 
+    def managed_caller(self, asked: str) -> bytes | None:
+        """Return what a managed key is counted by; None: there is none of this id. Raises StoreError."""
+        if self._settings.ledger is None or not self._settings.managed_keys:
+            return None
+        try:
+            key = self.accounts().get("key", asked)
+        except AccountsError:
+            return None
+        return caller_id(key) if isinstance(key, Key) else None
+
 
 def _recorded(key: Key) -> str:
     return recorded_key(caller_id(key), key.name or key.id)
 
 
-def admin_api(settings: Settings, version: str, budgets: BudgetMemory | None, ask: Ask, logger: logging.Logger) -> Api:
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """What the API shares with the gateway's other processes; None: that is off.
+
+    cache: the response cache. count_purge: counts a purge of it.
+    """
+
+    budgets: BudgetMemory | None
+    cache: AnswerMemory | None
+    count_purge: Callable[[int], None]
+
+
+def admin_api(settings: Settings, version: str, shared: SharedParts, ask: Ask, logger: logging.Logger) -> Api:
     """Return the API of a gateway. ask: asks its workers. logger: the operations log."""
     databases = _Databases(settings)
+    ring = None if shared.cache is None else AnswerRing(shared.cache, 0)  # which writes no row
     usage = UsagePages(databases.records, lambda: datetime.datetime.now(datetime.UTC), databases.recorded_key_of)
     routes = [
         *AccountPages(databases.accounts).routes(),
         *usage.routes(),
-        *BudgetPages(budgets, time.time).routes(),
+        *BudgetPages(shared.budgets, time.time).routes(),
         *RequestPages(ask, logger).routes(),
+        *CachePages(ring, ask, databases.managed_caller, shared.count_purge, logger).routes(),
     ]
     litellm = litellm_paths(
         databases.accounts,

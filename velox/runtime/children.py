@@ -45,6 +45,7 @@ from velox.runtime.worker import WorkerContext, run_worker
 from velox.settings import Settings
 from velox.settings.machine import has_own_cores
 from velox.settings.telemetry import TraceSettings
+from velox.shm.answer_ring import AnswerMemory
 from velox.shm.budget_table import BudgetMemory
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.record_ring import RecordRing
@@ -360,6 +361,7 @@ def admin(
     upstreams: UpstreamTable,
     series: SeriesTable,
     budgets: BudgetMemory | None,
+    cache: AnswerMemory | None,
     records: Sequence[RecordRing] | None,
     reloads: ReloadAnswers,
     upgrades: UpgradeAnswers,
@@ -397,7 +399,7 @@ def admin(
         viewer_token=None if settings.admin_viewer_token is None else settings.admin_viewer_token.reveal(),
         host_names=settings.admin_hosts,
         tls=None if certificate is None else lambda: certificate.context,
-        api=_api(settings, budgets, workers.ask),
+        api=_api(settings, budgets, cache, WorkerMetrics(segment.other_metrics()).count_purge, workers.ask),
         listening=listeners.url.split(","),
         pid=status.supervisor_pid,
         playground=_playground(listeners.url.partition(",")[0], settings.tls_cert_file),
@@ -421,12 +423,19 @@ def _playground(url: str, cert: str | None) -> Playground:
     return Playground(send)
 
 
-def _api(settings: Settings, budgets: BudgetMemory | None, ask: Ask) -> Api:
+def _api(
+    settings: Settings,
+    budgets: BudgetMemory | None,
+    cache: AnswerMemory | None,
+    count_purge: Callable[[int], None],
+    ask: Ask,
+) -> Api:
     def make() -> Api:
         # Here, not above: what records nothing loads no database (on_demand.py).
-        from velox.runtime.admin_api import admin_api
+        from velox.runtime.admin_api import SharedParts, admin_api
 
-        return admin_api(settings, __version__, budgets, ask, operations_logger(sys.stderr))
+        shared = SharedParts(budgets, cache, count_purge)
+        return admin_api(settings, __version__, shared, ask, operations_logger(sys.stderr))
 
     return LateApi(make) if settings.ledger is None else make()
 

@@ -16,6 +16,7 @@ import msgspec
 import orjson
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.auth import Authenticator
 from velox.gateway.front.intake import Gateway
 from velox.gateway.request.exchange import Exchange
 from velox.net.client.connection import ClientConnection
@@ -23,9 +24,12 @@ from velox.net.client.ingress import Ingress
 from velox.net.client.ingress_state import WatchedConnection
 from velox.net.tcp_info import transferred
 from velox.net.upstream.pool import OpenUpstream
+from velox.policy.cache.rules import key_partition
 from velox.profiling.loop_watch import LoopWatch
 from velox.profiling.remote import Question
 from velox.profiling.running import (
+    CachedBy,
+    CachedParts,
     LongTurns,
     OpenConnection,
     OpenConnections,
@@ -44,7 +48,7 @@ _DRAIN: Final = "drain"
 
 
 class Inspection:
-    """Of one worker. watch: of its loop; None: nobody watches that. settings: those that hold."""
+    """Of one worker. watch: of its loop; None: nobody watches that. settings: those that hold. auth: its keys."""
 
     def __init__(
         self,
@@ -54,7 +58,9 @@ class Inspection:
         watch: LoopWatch | None,
         loop: asyncio.AbstractEventLoop,
         settings: Callable[[], Settings],
+        auth: Authenticator,
     ) -> None:
+        self._auth: Final = auth
         self._settings: Final = settings
         self._gateway: Final = gateway
         self._ingress: Final = ingress
@@ -73,6 +79,7 @@ class Inspection:
             "loop": lambda _: msgspec.json.encode(self.turns()),
             "end": self._end,
             "configuration": lambda _: orjson.dumps(_configuration(self._settings())),
+            "cached": lambda which: msgspec.json.encode(self._cached(msgspec.json.decode(which, type=CachedBy))),
         }
 
     def requests(self) -> RunningRequests:
@@ -93,6 +100,15 @@ class Inspection:
         """End a request; an empty answer: there is none of this id."""
         error = VeloxError(Reason.ENDED_BY_ADMIN, "an administrator of the gateway ended this request")
         return b"ended" if self._gateway.end(ident.encode("ascii", "replace"), error) else b""
+
+    def _cached(self, asked: CachedBy) -> CachedParts:
+        """Say what the cache has answers by, of the names of a purge."""
+        routes = self._settings().routes
+        return CachedParts(
+            has_cache=any(route.cache is not None for route in routes),
+            has_route=any(route.name == asked.route for route in routes),
+            partitions=[key_partition(caller.id) for caller in self._auth.called(asked.key)] if asked.key else [],
+        )
 
     def turns(self) -> LongTurns:
         """Return the turns of the loop that lasted too long."""

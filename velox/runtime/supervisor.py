@@ -689,6 +689,7 @@ class Supervisor:
             upstreams=self._upstreams,
             series=self._series,
             budgets=self._budgets,
+            cache=self._cache,
             records=None if self._ledger is None else self._ledger.folder.all,
             reloads=self._reload.answers,
             upgrades=self._upgrade.answers,

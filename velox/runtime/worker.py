@@ -679,6 +679,7 @@ class Worker:
             watch,
             self._loop,
             lambda: self._configuration.settings,
+            self._context.keys.auth,
         )
         profiles = ProfileAgent(self._context.channel, self._loop, inspection.questions())
         profiles.start()

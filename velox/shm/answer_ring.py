@@ -8,6 +8,10 @@ writes only the rows of its own block and reads all of them, as in object_table.
 for whole only if nothing has come near its place meanwhile and its checksum is right: a process that stood still for a
 whole turn of the ring may write into another one's text.
 
+Who purges texts leaves the time in a mark, and then takes out the rows. A text that was asked for before that time is
+not kept any more: its row is written so that nobody finds it, then the marks are looked at, and only then may it be
+found, unless who purges has been at the row meanwhile. So a process that is killed at any moment brings nothing back.
+
 A text is changed by writing another one, under a lock that the kernel takes from a process that ends. Otherwise
 processes lock nothing, and one that is killed leaves at most a place that nobody reads. The memory is bounded in bytes
 and in rows; age is the reader's to ask for.
@@ -24,7 +28,7 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from atomicshm import AtomicView, fence
@@ -34,9 +38,11 @@ from velox.shm.segment import CELL_BYTES, shared_memory
 __all__ = ["ANSWER_LAYOUT", "AnswerMemory", "AnswerRing", "Found", "ring_bytes"]
 
 # Another number whenever memory of before would be read wrongly: an upgrade then begins with a new ring.
-ANSWER_LAYOUT: Final = 2
+ANSWER_LAYOUT: Final = 3
 
-_HEAD_CELLS: Final = 8  # the first is the ring's head: bytes that were ever taken
+_MARKS: Final = 1016  # of purges; two that share one are taken for each other, and then a late text is not kept in vain
+_FIRST_MARK: Final = 8  # the first cell is the ring's head: bytes that were ever taken
+_HEAD_CELLS: Final = _FIRST_MARK + _MARKS
 _ROW: Final = 8  # cells
 _TAG, _OWNER, _POSITION, _LENGTH, _CHECK, _WRITTEN_NS, _GONE, _LABEL = range(8)
 _WAYS: Final = 8  # rows of a set
@@ -143,27 +149,46 @@ class AnswerRing:
         """The bytes of the ring."""
         return self._memory.size
 
-    def put(self, owner: str, ids: Iterable[str], text: bytes | bytearray, label: str = "") -> bool:
+    def put(self, owner: str, ids: Iterable[str], text: bytes | bytearray, label: str = "", asked_ns: int = 0) -> bool:
         """Keep a text under ids; False: it is too long. Who has it under one of them already keeps it in vain.
 
-        label: what forget_where() finds it by, beside its owner.
+        label: what forget_where() finds it by, beside its owner. asked_ns: when it was asked for, of the monotonic
+        clock: it is not kept, and False, if such texts were purged since; 0: it is kept in any case.
         """
         n_bytes = len(text)
         if not n_bytes or n_bytes > self.most_bytes:
             return False
         memory = self._memory
+        owner_number, label_number = self._number(owner), self._number(label) if label else 0
+        if asked_ns and self._is_purged(owner_number, label_number, asked_ns):
+            return False
         position = self._take(n_bytes)
         at = position % memory.size
         # In a thread, others have the interpreter between two slices.
         for n in range(0, n_bytes, _SLICE_BYTES):
             piece = text[n : n + _SLICE_BYTES]
             memory.ring[at + n : at + n + len(piece)] = piece
-        check, owner_number, now_ns = zlib.crc32(text), self._number(owner), time.monotonic_ns()
-        label_number = self._number(label) if label else 0
+        row = owner_number, position, n_bytes, zlib.crc32(text), time.monotonic_ns()
+        is_kept = True
         with self._lock:  # large answers are translated in a thread of the worker
             for each in ids:
-                self._write(self._number(each), (owner_number, position, n_bytes, check, now_ns), label_number)
-        return True
+                tag = self._number(each)
+                at = self._write(tag, row, label_number, _hidden(tag) if asked_ns else 0)
+                if asked_ns and not self._show(at, tag, row[0], label_number, asked_ns):
+                    is_kept = False
+        return is_kept
+
+    def _show(self, at: int, tag: int, owner: int, label: int, asked_ns: int) -> bool:
+        """Let a row be found that was written hidden; False: what it stands for was purged."""
+        fence()
+        if self._is_purged(owner, label, asked_ns):
+            return False
+        hidden = _hidden(tag)
+        return bool(self._atomic.cas_u64((at + _GONE) * CELL_BYTES, hidden, 0) == hidden)
+
+    def _is_purged(self, owner: int, label: int, asked_ns: int) -> bool:
+        cells = self._memory.cells
+        return any(cells[_mark(number)] >= asked_ns for number in (0, owner, label, owner ^ label))
 
     def swap(self, owner: str, object_id: str, found: Found, text: bytes) -> bool:
         """Keep a text in the place of the one that was found; False: another one has taken its place meanwhile.
@@ -235,20 +260,31 @@ class AnswerRing:
             # Of the id and not of the row, which its process may have given to another one meanwhile.
             cells[at + _GONE] = tag
 
-    def forget_where(self, owner: str = "", label: str = "", least_age_s: float = 0.0) -> int:
-        """Let nobody find any more what all of these are true of; return how many ids that were. "": of any."""
+    def forget_where(self, owners: Collection[str] = (), label: str = "", least_age_s: float = 0.0) -> int:
+        """Let nobody find any more what all of these are true of; return how many ids that were. None: of any.
+
+        Without an age, what was asked for until now is not kept later either. It looks at all rows: some 0.5 us each.
+        """
         memory, cells = self._memory, self._memory.cells
-        owner_number, label_number = self._number(owner) if owner else 0, self._number(label) if label else 0
+        owner_numbers, label_number = frozenset(map(self._number, owners)), self._number(label) if label else 0
+        if not least_age_s:
+            with self._lock:  # no time goes back
+                now_ns = time.monotonic_ns()
+                for number in owner_numbers or (0,):
+                    cells[_mark(number ^ label_number)] = now_ns
+        fence()
+        # Read after the marks are there: whoever writes a row later sees them.
         latest_ns, oldest = time.monotonic_ns() - round(least_age_s * 1e9), cells[0] - memory.size
         n_found = 0
-        fence()
         for at in range(_HEAD_CELLS, _HEAD_CELLS + memory.sets * _WAYS * _ROW * memory.blocks, _ROW):
+            if not cells[at]:
+                continue
             tag, row_owner, position, _, _, written_ns, gone, row_label = cells[at : at + _ROW]
             if not tag or gone == tag or position < oldest or written_ns > latest_ns:
                 continue
-            if (not owner or row_owner == owner_number) and (not label or row_label == label_number):
-                cells[at + _GONE] = tag  # as in forget()
-                n_found += 1
+            if (not owners or row_owner in owner_numbers) and (not label or row_label == label_number):
+                cells[at + _GONE] = tag  # as in forget(); of a hidden row too, which is then never shown
+                n_found += gone != _hidden(tag)
         return n_found
 
     # -- inside -------------------------------------------------------------------------------------
@@ -277,7 +313,7 @@ class AnswerRing:
         fence()
         for block in range(self._memory.blocks):
             for at in self._rows(tag, block):
-                if cells[at] == tag and cells[at + _OWNER] == owner and cells[at + _GONE] != tag:
+                if cells[at] == tag and cells[at + _OWNER] == owner and cells[at + _GONE] | 1 != tag:
                     found.append(at)
         return found
 
@@ -285,8 +321,11 @@ class AnswerRing:
         cells = self._memory.cells
         return max(self._rows_of(owner, tag), key=lambda at: cells[at + _POSITION], default=None)
 
-    def _write(self, tag: int, row: tuple[int, int, int, int, int], label: int) -> None:
-        """Note where a text stands: in the row of the id, an empty one, or the one whose text is the oldest."""
+    def _write(self, tag: int, row: tuple[int, int, int, int, int], label: int, gone: int) -> int:
+        """Note where a text stands: in the row of the id, an empty one, or the one whose text is the oldest.
+
+        Return that row. gone: 0, or that it is hidden.
+        """
         cells = self._memory.cells
         rows = self._rows(tag, self._block)
         same = (at for at in rows if cells[at] == tag and cells[at + _OWNER] == row[0])
@@ -297,7 +336,18 @@ class AnswerRing:
         fence()
         for n, value in enumerate(row, _OWNER):
             cells[at + n] = value
-        cells[at + _GONE] = 0
+        cells[at + _GONE] = gone
         cells[at + _LABEL] = label
         fence()
         cells[at] = tag
+        return at
+
+
+def _hidden(tag: int) -> int:
+    """Return what a row has as _GONE that nobody finds yet. Tags are odd, so `| 1` makes one of both."""
+    return tag - 1
+
+
+def _mark(number: int) -> int:
+    """Return the cell with the time of the last purge by an owner, a label, both (XOR) or neither (0)."""
+    return _FIRST_MARK + (number >> 8) % _MARKS

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
+import zlib
 
 import pytest
 from hypothesis import given, settings
@@ -256,12 +258,104 @@ def test_texts_are_forgotten_by_owner_label_and_age() -> None:
         return [n for owner, n in (("a", "1"), ("a", "2"), ("b", "3")) if text_of(other, n, owner)]
 
     keep()
-    assert (one.forget_where(owner="a"), left()) == (2, ["3"])
+    assert (one.forget_where(["a"]), left()) == (2, ["3"])
     keep()
     assert (other.forget_where(label="red"), left()) == (2, ["2"])
     keep()
-    assert (one.forget_where("a", "red"), left()) == (1, ["2", "3"])
+    assert (one.forget_where(["a"], "red"), left()) == (1, ["2", "3"])
     keep()
     assert (one.forget_where(least_age_s=60.0), len(left())) == (0, 3)
     assert (one.forget_where(), left()) == (3, [])
     assert one.forget_where() == 0, "they are gone already"
+    keep()
+    assert (one.forget_where(["a", "b"], "red"), left()) == (2, ["2"])
+
+
+@pytest.mark.parametrize("owners", [(), ("a",), ("b", "a"), ("b",)])
+@pytest.mark.parametrize("label", ["", "red", "blue"])
+def test_text_that_was_asked_for_before_it_was_purged_is_not_kept(owners: tuple[str, ...], label: str) -> None:
+    """In any process. One that was asked for later is, as are those of which not all is true."""
+    one, other = rings(size=1 << 16)
+    asked_ns = time.monotonic_ns()
+    one.forget_where(owners, label)
+    is_meant = (not owners or "a" in owners) and label in ("", "red")
+    assert other.put("a", ("x",), b"x", "red", asked_ns) == (not is_meant)
+    assert text_of(one, "x") == (None if is_meant else b"x")
+    assert other.put("a", ("x",), b"newer", "red", time.monotonic_ns())
+    assert text_of(one, "x") == b"newer"
+
+
+def test_purge_by_age_is_of_what_is_kept() -> None:
+    """What is kept only now is not old, whenever it was asked for."""
+    one, other = rings()
+    asked_ns = time.monotonic_ns()
+    one.forget_where(least_age_s=1e-9)
+    assert other.put("a", ("x",), b"x", "red", asked_ns)
+    assert text_of(one, "x") == b"x"
+
+
+def test_text_that_is_purged_while_it_is_written_is_not_found() -> None:
+    """Its writer has looked for a purge, there was none, and it stands still just before the row is shown."""
+    one, other = rings()
+    asked_ns = time.monotonic_ns()
+    owner, tag = one._number("a"), one._number("x")
+
+    def written() -> int:
+        row = owner, one._take(1), 1, zlib.crc32(bytes(1)), time.monotonic_ns()
+        return one._write(tag, row, 0, tag - 1)
+
+    written()
+    assert text_of(other, "x") is None, "of a process that is killed now nothing is found"
+    at = written()
+    assert not one._is_purged(owner, 0, asked_ns)
+    assert other.forget_where() == 0, "nobody has found it"
+    assert one._atomic.cas_u64((at + 6) * 8, tag - 1, 0) == tag, "who purges has been there"
+    assert text_of(other, "x") is None
+    assert not one._show(written(), tag, owner, 0, asked_ns), "a row after the purge has the mark before it"
+    assert text_of(other, "x") is None
+    assert one._show(written(), tag, owner, 0, time.monotonic_ns())
+    assert text_of(other, "x") == bytes(1)
+
+
+def _keep_on(ring: AnswerRing) -> None:
+    """Keep texts that tell when they were asked for."""
+    while True:
+        for n in range(20):
+            asked_ns = time.monotonic_ns()
+            ring.put("a", (f"x{n}",), b"%d" % asked_ns, "red", asked_ns)
+
+
+def test_purges_that_processes_are_killed_in_bring_nothing_back() -> None:
+    """Whatever is found after a purge was asked for after it began, while three write and are killed anywhere."""
+    made, children = rings(size=1 << 16, entries=256, blocks=4), dict[int, AnswerRing]()
+    chance = random.Random(1)
+
+    def start(ring: AnswerRing) -> None:
+        pid = os.fork()
+        if not pid:
+            _keep_on(ring)
+        children[pid] = ring
+
+    try:
+        for ring in made[1:]:
+            start(ring)
+        n_found = n_purged = 0
+        for turn in range(60):
+            before_ns = time.monotonic_ns()
+            if turn % 12 == 0:
+                pid = chance.choice(list(children))
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                start(children.pop(pid))
+            began_ns = time.monotonic_ns()
+            n_purged += made[0].forget_where(*chance.choice([((), ""), (("a",), ""), ((), "red"), (("a",), "red")]))
+            for n in range(20):
+                text = text_of(made[0], f"x{n}")
+                if text is not None:
+                    n_found += 1
+                    assert int(text) > began_ns > before_ns
+        assert n_purged > 0 and n_found > 0
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)

@@ -14,7 +14,7 @@ import velox.shm
 LAYOUTS = {
     "quota_table": ("QUOTA_LAYOUT", 1, "962014bebbe33338"),
     "budget_table": ("BUDGET_LAYOUT", 1, "5ca7300b9351f49d"),
-    "answer_ring": ("ANSWER_LAYOUT", 2, "5c5a5029b0e08649"),
+    "answer_ring": ("ANSWER_LAYOUT", 3, "6f8a3d92749647df"),
     "object_table": ("OBJECT_LAYOUT", 1, "b0908458bab3c338"),
 }
 

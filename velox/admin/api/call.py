@@ -23,7 +23,7 @@ _MOST_NUMBER: Final = 2**53
 class ApiError(Exception):
     """A call that is refused; nothing of it was done. code: for programs. field: of the query or the body, "" for none.
 
-    The message never shows what was given.
+    The message never shows what was given, but for a name of what there is none of.
     """
 
     def __init__(

@@ -248,5 +248,6 @@ COMPONENTS: Final[Mapping[str, Schema]] = {
     "Running": RUNNING,
     "Ended": _object({"id": _TEXT, "ended": {"const": True}}),
     "Configuration": CONFIGURATION,
+    "Purged": _object({"purged": {**_COUNT, "description": "answers that nobody finds any more"}}),
     "Error": ERROR,
 }

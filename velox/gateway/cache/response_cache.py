@@ -9,6 +9,7 @@ Does not know: how bodies are compared (policy/cache), where bytes lie (shm/answ
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -134,7 +135,8 @@ class ResponseCache:
             found = self._find(partition, key, min(rule.ttl_s, control.max_age_s))
             if found is not None:
                 return Looked(CacheResult.HIT, found)
-        keep = partial(self._keep, partition, key, route.entry.name, rule.ttl_s, api, may_keep)
+        asked_ns = time.monotonic_ns()  # as the ring has times: a purge from now on is of this answer, too
+        keep = partial(self._keep, partition, key, route.entry.name, rule.ttl_s, api, may_keep, asked_ns)
         result = CacheResult.BYPASS if control.no_cache else CacheResult.MISS
         keeping = Keeping(keep, self._bodies, self._bounds.answer_bytes, result)
         return Looked(result, passes=keeping, is_refused=control.only_if_cached)
@@ -152,6 +154,7 @@ class ResponseCache:
         ttl_s: float,
         api: ApiKind | None,
         may_keep: Callable[[], bool],
+        asked_ns: int,
         entry: Entry,
         *,
         is_stream: bool,
@@ -164,7 +167,7 @@ class ResponseCache:
         if len(data) > ring.most_bytes or not self._shares.take(partition, len(data), ttl_s, self._now_s()):
             return False
         before = ring.written_bytes
-        if not ring.put(partition, (key.hex(),), data, route):
+        if not ring.put(partition, (key.hex(),), data, route, asked_ns):
             return False
         after = before + len(data)
         self._on_kept(len(data), max(0, after - ring.size) - max(0, before - ring.size))

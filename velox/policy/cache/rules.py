@@ -11,7 +11,7 @@ from typing import Final
 
 from velox.types import Caller
 
-__all__ = ["CacheRule", "CacheScope", "partition_of"]
+__all__ = ["CacheRule", "CacheScope", "key_partition", "partition_of"]
 
 _ALL: Final = "all"
 
@@ -45,4 +45,9 @@ def partition_of(scope: CacheScope, caller: Caller) -> str:
         return _ALL
     if scope is CacheScope.TEAM and caller.terms.team:
         return f"team:{caller.terms.team}"
-    return f"key:{caller.id.hex()}"
+    return key_partition(caller.id)
+
+
+def key_partition(caller_id: bytes) -> str:
+    """Return the name of the partition that a key has for itself. caller_id: as Caller has it."""
+    return f"key:{caller_id.hex()}"

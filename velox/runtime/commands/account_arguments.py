@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from velox.accounts.fields import FIELDS, Field
 from velox.accounts.model import KINDS, Kind
 
-__all__ = ["add_account_arguments"]
+__all__ = ["add_account_arguments", "seconds"]
 
 _ACTIONS: Final = ("create", "list", "show", "update", "block", "unblock", "rotate", "delete")
 _ABOUT: Final[Mapping[str, str]] = {
@@ -50,7 +50,7 @@ def add_account_arguments(
     _add_config(audit)
 
 
-def _seconds(text: str) -> int:
+def seconds(text: str) -> int:
     """Read a time in whole units, such as 90s, 12h or 7d; a number alone is one of seconds. argparse names the text."""
     match = _TIME.fullmatch(text)
     if match is None:
@@ -83,7 +83,7 @@ def _add_actions(actions: _Parsers, kind: Kind) -> None:
         if action == "rotate":
             parser.add_argument(
                 "--grace",
-                type=_seconds,
+                type=seconds,
                 default=0,
                 metavar="TIME",
                 help="how long the former one is accepted too, such as 12h or 7d (default: 0)",
