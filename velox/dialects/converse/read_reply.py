@@ -43,6 +43,8 @@ _OPENAIS: Final = "openai."  # in the id of a model, or of its profile
 class ConverseModel:
     """The model side of one attempt."""
 
+    __slots__ = ("_dropped", "_facts", "_provider", "_stops", "_unwrapped")
+
     def __init__(self, facts: ModelFacts, dropped: DroppedFields) -> None:
         self._facts: Final = facts
         self._dropped: Final = dropped

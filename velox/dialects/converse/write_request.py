@@ -84,12 +84,13 @@ _TIERS: Final = {"default": b"default", "flex": b"flex", "priority": b"priority"
 _BUDGETS: Final = {"minimal": 1024, "low": 1024, "medium": 2048, "high": 4096, "xhigh": 8192, "max": 16384}
 _LEAST_BUDGET: Final = 1024
 _LEAST_TOP_P: Final = 0.95
+_OF_CLAUDE: Final = frozenset({"adaptive", "budget", *ALWAYS_THINKING})  # ways to think
 _NOVA_EFFORT: Final = b'"reasoningConfig":{"type":"enabled","maxReasoningEffort":%b}'
 
 
 def is_claude(facts: ModelFacts) -> bool:
     """True for models that reason as Anthropic's do: only they sign."""
-    return facts.thinking in ("adaptive", "budget", *ALWAYS_THINKING)
+    return facts.thinking in _OF_CLAUDE
 
 
 # The numbers of a message and of its block, for errors.
@@ -123,6 +124,11 @@ class _Turn(msgspec.Struct, gc=False):
 
 class ConverseRequestWriter:
     """Writes one request. facts: of the model. is_openais: OpenAI made it. After write(): names, ids, unwrapped."""
+
+    __slots__ = (
+        *("_calls", "_documents", "_dropped", "_facts", "_is_claude", "_is_openais", "_max_tokens", "_n_marks"),
+        *("_open", "_request", "_system", "_turns", "_used", "ids", "names", "unwrapped"),
+    )
 
     def __init__(
         self, request: Request, facts: ModelFacts, dropped: DroppedFields, *, is_openais: bool = False
@@ -343,12 +349,16 @@ class ConverseRequestWriter:
         if is_none and not self._used:
             return b""
         written: list[bytes] = []
-        allowed = set(choice.allowed) if choice is not None else set()
-        tools = [tool for tool in request.tools if not allowed or tool.name in allowed]
-        takes_strict = self._takes_strict(tools)
+        tools = request.tools
+        if choice is not None and choice.allowed:
+            allowed = set(choice.allowed)
+            tools = [tool for tool in tools if tool.name in allowed]
+        takes_strict: bool | None = None  # asked for once, where a tool is strict
         for tool in tools:
             description = None if tool.description is None or is_blank(tool.description) else tool.description
             schema, strict = tool.parameters, tool.strict
+            if strict and takes_strict is None:
+                takes_strict = self._takes_strict(tools)
             if strict and not takes_strict:
                 self._dropped.drop("strict", "tools")
                 strict = False
