@@ -492,7 +492,7 @@ class GenerateRequestWriter:
 
 
 def _content(role: bytes, parts: list[bytes]) -> bytes:
-    return b'{"role":"' + role + b'","parts":[' + b",".join(parts) + b"]}"
+    return b'{"role":"%b","parts":[%b]}' % (role, b",".join(parts))
 
 
 def _response(text: JsonText, is_error: bool) -> bytes:
