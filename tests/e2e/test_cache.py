@@ -414,3 +414,21 @@ def test_purge_that_can_not_be_is_refused_and_says_why(upstream: RecordingUpstre
         assert "no route has a cache" in refused(velox)[1]
     with routed(config(upstream), admin_token=TOKEN, cache_bytes="0") as velox:
         assert "set VELOX_CACHE_BYTES" in refused(velox)[1]
+
+
+def test_purge_holds_over_an_upgrade(upstream: RecordingUpstream, model: Model) -> None:
+    """An answer that the version before was asked for, and keeps while the next one serves, is not found by that."""
+    with routed(config(upstream), launcher=("env",), admin_token=TOKEN) as velox, ThreadPoolExecutor(1) as pool:
+        assert told(ask(velox, asked("before"))) == "stored"
+        model.may_answer.clear()
+        late = pool.submit(ask, velox)
+        upstream.wait(lambda: len(upstream.calls) == 2, "it is under way")
+        done = run_velox({"VELOX_ADMIN_TOKEN": TOKEN}, "upgrade", "--admin", velox.admin_url.removeprefix("http://"))
+        assert done.returncode == 0, done.stderr
+        assert is_kept(velox, "before"), "the memory is the same"
+        assert purge(velox) == "1 answer purged"
+        model.may_answer.set()
+        assert told(late.result()) == "miss"
+        assert not is_kept(velox)
+        assert not is_kept(velox, "before")
+        assert told(ask(velox)) == "stored"
