@@ -619,6 +619,14 @@ class _DayFile:
         self, begin: CallPlace, until_us: int, where: Iterable[tuple[Dimension, str]], keys: Sequence[str] | None
     ) -> Iterator[Call]:
         """Return calls behind `begin` in the order of their start. keys: those that such calls are of; None: any."""
+        # A query that is under way keeps all that is read meanwhile at one state of the file: calls that are added now
+        # may have texts that were not there yet.
+        with contextlib.closing(self._db.execute("SELECT 0 UNION ALL SELECT number FROM text")):
+            yield from self._calls(begin, until_us, where, keys)
+
+    def _calls(
+        self, begin: CallPlace, until_us: int, where: Iterable[tuple[Dimension, str]], keys: Sequence[str] | None
+    ) -> Iterator[Call]:
         texts = dict(self._db.execute("SELECT number, text FROM text").fetchall())
         numbers = {text: number for number, text in texts.items()}
         texts[0] = ""  # of calls that an earlier Velox wrote

@@ -380,6 +380,30 @@ def test_reader_reads_while_a_writer_writes(stores: Stores) -> None:
     assert total(reader).n == len(kept(reader)) == 120
 
 
+@pytest.mark.parametrize("where", [{}, {"tag": "eu"}])
+def test_reader_reads_while_a_writer_adds_texts(stores: Stores, where: dict[str, str]) -> None:
+    """A call that comes with a new name is there with it, or not yet: in turn, without gaps."""
+    writer, reader = stores(), stores(is_reader=True)
+    n_first = 2_000  # their names take a while to read: new ones come meanwhile
+    writer.add(batch([made_call(n, model=f"m-{n}", tags=("eu", f"t-{n}")) for n in range(n_first)]))
+    ended = threading.Event()
+
+    def write() -> None:
+        try:
+            for n in range(n_first, n_first + 300):
+                writer.add(batch([made_call(n, model=f"m-{n}", tags=("eu", f"t-{n}"))], n))
+        finally:
+            ended.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write)
+        while not ended.is_set():
+            found = kept(reader, **where)
+            assert [call.model for call in found] == [f"m-{n}" for n in range(len(found))]
+        written.result()
+    assert len(kept(reader, **where)) == n_first + 300
+
+
 def test_reader_before_a_writer_says_what_to_do(stores: Stores) -> None:
     with pytest.raises(StoreError):
         stores(is_reader=True)
