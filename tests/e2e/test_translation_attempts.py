@@ -195,7 +195,8 @@ def test_request_that_none_can_say_is_refused_with_the_reason_of_the_first(velox
     reply = velox.request("POST", "/v1/chat/completions", _asking("none", _SOUND, _FILE))
 
     error = json.loads(reply.body)["error"]
-    assert reply.status == 400 and "takes no sound" in error["message"] and error["param"] == "messages"
+    assert reply.status == 400 and "takes no sound" in error["message"]
+    assert error["param"] == "messages[0].content[1]"
     assert ("x-velox-tried", "claude=bad_request, gemini=bad_request") in reply.headers
 
 

@@ -121,6 +121,7 @@ def count_everything(metrics: WorkerMetrics) -> None:
     for said in CacheResult:
         metrics.count_cache(said)
     metrics.count_kept(1, 1)
+    metrics.count_purge(1)
     for client in ApiKind:
         for upstream in ApiKind:
             metrics.count_translation(client, upstream, 1)
