@@ -73,23 +73,23 @@ class _Databases:
 
     def recorded_key_of(self, asked: str) -> str:
         """Return how records name a managed key, by its id; what is no id of one as it is. Raises StoreError."""
-        if self._settings.ledger is None or not self._settings.managed_keys:
-            return asked
-        try:
-            key = self.accounts().get("key", asked)
-        except AccountsError:
-            return asked
-        return _recorded(key) if isinstance(key, Key) else asked
+        key = self._managed(asked)
+        return asked if key is None else _recorded(key)
 
     def managed_caller(self, asked: str) -> bytes | None:
         """Return what a managed key is counted by; None: there is none of this id. Raises StoreError."""
+        key = self._managed(asked)
+        return None if key is None else caller_id(key)
+
+    def _managed(self, asked: str) -> Key | None:
+        """Return the managed key of an id; None: there is none. Raises StoreError."""
         if self._settings.ledger is None or not self._settings.managed_keys:
             return None
         try:
             key = self.accounts().get("key", asked)
         except AccountsError:
             return None
-        return caller_id(key) if isinstance(key, Key) else None
+        return key if isinstance(key, Key) else None
 
 
 def _recorded(key: Key) -> str:
