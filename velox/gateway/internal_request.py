@@ -1,7 +1,8 @@
 """Internal requests: the gateway asks an upstream something itself, or sends a copy that no client waits for.
 
-    ask()          returns the answer
-    ask_status()   returns its status, and keeps nothing else of it
+    ask()              returns the answer
+    ask_for_client()   the same, with the time-outs that a client's request has there
+    ask_status()       returns its status, and keeps nothing else of it
 
 Knows: how one is sent on a connection of a pool, how long it may take, how much of an answer is kept. Does not know:
 why it is asked (health_checks.py, mirror.py), health, limits or retries.
@@ -24,9 +25,10 @@ from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.net.upstream.pool import Pool
 from velox.outcomes import Retry
+from velox.policy.routes.entries import Timeouts
 from velox.protocol.reply_body import CodingError, label_of, plain_reply
 
-__all__ = ["Answer", "Listener", "ask", "ask_status"]
+__all__ = ["Answer", "Listener", "ask", "ask_for_client", "ask_status"]
 
 # How often one request is sent: an upstream that drops all its idle connections is met by three of them at most.
 _TRIES: Final = 3
@@ -82,6 +84,15 @@ async def ask(
     except CodingError as exc:
         raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, f"the upstream's answer can't be read: {exc}") from exc
     return Answer(head.status, headers, body)
+
+
+async def ask_for_client(
+    pool: Pool, request: UpstreamRequest, loop: asyncio.AbstractEventLoop, limits: Timeouts, *, max_bytes: int
+) -> Answer:
+    """Do as ask() does, for an answer that comes in one piece: one that has begun is late sooner than it is silent."""
+    whole_s = limits.first_byte_s + limits.idle_s
+    timeout_s = min(whole_s, limits.total_s or whole_s)
+    return await ask(pool, request, loop, timeout_s=timeout_s, first_byte_s=limits.first_byte_s, max_bytes=max_bytes)
 
 
 async def ask_status(

@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.ownership import ListFilter
 from velox.gateway.cpu_work import TranslationThread, in_turns, is_large
-from velox.gateway.internal_request import Answer, ask
+from velox.gateway.internal_request import Answer, ask_for_client
 from velox.heads import ReplyHead
 from velox.net.turn_budget import TurnBudget
 from velox.net.upstream.interface import ReplySink, UpstreamFailure, UpstreamRequest, UpstreamStream
@@ -162,16 +162,8 @@ class OwnPages:
                 return
 
     async def _page(self, query: bytes, loop: asyncio.AbstractEventLoop) -> Answer:
-        limits = self._timeouts
-        whole_s = limits.first_byte_s + limits.idle_s
-        answer = await ask(
-            self._pool,
-            self._build(query),
-            loop,
-            timeout_s=min(whole_s, limits.total_s or whole_s),
-            first_byte_s=limits.first_byte_s,
-            max_bytes=_MOST_PAGE_BYTES,
-        )
+        request = self._build(query)
+        answer = await ask_for_client(self._pool, request, loop, self._timeouts, max_bytes=_MOST_PAGE_BYTES)
         self._n_bytes += len(answer.body)
         return answer
 

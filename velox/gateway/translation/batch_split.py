@@ -25,7 +25,7 @@ from typing import Final
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.errors import Reason, VeloxError
 from velox.gateway.cpu_work import TranslationThread, is_large
-from velox.gateway.internal_request import ask
+from velox.gateway.internal_request import ask_for_client
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import ReplySink, UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.net.upstream.pool import Pool
@@ -147,17 +147,8 @@ class BatchSplit:
             self._fail(UpstreamFailure(Reason.INTERNAL, "an error inside Velox ended this request; it was recorded"))
 
     async def _call(self, n: int, loop: asyncio.AbstractEventLoop) -> None:
-        limits = self._timeouts
-        # Vectors come in one piece, once they are there: an answer that has begun is late sooner than it is silent.
-        whole_s = limits.first_byte_s + limits.idle_s
-        answer = await ask(
-            self._pool,
-            self._build(self._bodies[n]),
-            loop,
-            timeout_s=min(whole_s, limits.total_s or whole_s),
-            first_byte_s=limits.first_byte_s,
-            max_bytes=_MOST_CALL_BYTES,
-        )
+        request = self._build(self._bodies[n])
+        answer = await ask_for_client(self._pool, request, loop, self._timeouts, max_bytes=_MOST_CALL_BYTES)
         if self._is_over:
             return
         if answer.status >= _NOT_GOOD_FROM:
