@@ -49,6 +49,8 @@ _OPEN_HEADERS: Final = frozenset(
     {
         "accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect",
         "host", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
+        # Their values are a method and the names of headers, which errors name too.
+        "access-control-request-method", "access-control-request-headers",
         # They go back to their client.
         "origin", "x-request-id",
         # Where a client is, and its session: the access log has them.

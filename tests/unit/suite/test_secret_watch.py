@@ -47,6 +47,15 @@ def test_what_holds_no_secret_is_removed(watch: SecretWatch) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("name", ["Access-Control-Request-Headers", "access-control-request-headers"])
+def test_names_of_headers_are_no_secret(watch: SecretWatch, name: str) -> None:
+    """A browser asks for them by name; errors that say where a key may stand name them too."""
+    watch.request("/v1/chat/completions", {name: "authorization"}, None)
+    watch.note("error", b"two different credentials were given, in authorization and x-api-key")
+
+    assert watch.search() == []
+
+
 @pytest.mark.parametrize(
     "written",
     [b'quoted: {\\"content\\":\\"the tale of a fox\\"}]}', gzip.compress(b'{"content":"the tale of a fox"}]}')],
