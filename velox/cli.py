@@ -11,18 +11,20 @@ in, and what the other commands need would stay in their memory (tests/e2e/test_
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from velox.build import DESCRIPTION
 
 if TYPE_CHECKING:  # takes longer to load than all of Python
+    from velox.admin.call import AdminCaller
     from velox.settings import Settings, SettingsError
     from velox.settings.loading import AdminPlace
 
@@ -30,6 +32,7 @@ __all__ = ["main"]
 
 # Those that need no settings.
 _KEY_ACTIONS: Final = ("new", "hash")
+_API_TIMEOUT_S: Final = 10.0
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
@@ -221,31 +224,38 @@ def _top(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: M
 
 
 def _budgets(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
-    """Print what is left of budgets. Exit code 1: the gateway has none. 2: it can't be asked."""
-    from velox.runtime.commands.budgets import call_budgets
+    """Print what is left of budgets. Returns as _ask_api() does."""
+    from velox.runtime.commands.budgets import budget_lines
 
-    place = _admin_place("budgets", arguments, environ, overrides)
-    if place is None:
-        return 2
     asked = {name: text for name in ("scope", "name") if (text := getattr(arguments, name)) is not None}
-    assert place.address is not None, "_admin_place() has looked"
-    told = call_budgets(place.address, place.token, place.cert, asked, as_json=arguments.json)
-    for line in told.lines:
-        print(f"velox budgets: {line}" if told.code else line, file=sys.stderr if told.code else sys.stdout)
-    return told.code
+    ask = partial(budget_lines, asked=asked, as_json=arguments.json)
+    return _ask_api("budgets", ask, _admin_place("budgets", arguments, environ, overrides))
 
 
 def _purge(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
-    """Take answers out of the cache. Exit code 1: the gateway refuses, or has none. 2: it can't be asked."""
-    from velox.runtime.commands.cache import asked_of, call_purge
+    """Take answers out of the cache. Returns as _ask_api() does."""
+    from velox.runtime.commands.cache import asked_of, purge_lines
 
-    place = _admin_place("cache", arguments, environ, overrides)
+    ask = partial(purge_lines, asked=asked_of(arguments), as_json=arguments.json)
+    return _ask_api("cache", ask, _admin_place("cache", arguments, environ, overrides))
+
+
+def _ask_api(command: str, ask: Callable[[AdminCaller], list[str]], place: AdminPlace | None) -> int:
+    """Print the lines that ask() makes of an answer. Exit code 1: the gateway refuses. 2: it can't be asked."""
+    from velox.admin.call import AdminCaller, AdminCallError, ApiRefusalError
+
     if place is None:
         return 2
     assert place.address is not None, "_admin_place() has looked"
-    told = call_purge(place.address, place.token, place.cert, asked_of(arguments), as_json=arguments.json)
-    print(f"velox cache: {told.line}" if told.code else told.line, file=sys.stderr if told.code else sys.stdout)
-    return told.code
+    try:
+        with contextlib.closing(AdminCaller(place.address, place.token, place.cert, _API_TIMEOUT_S)) as caller:
+            lines = ask(caller)
+    except (AdminCallError, ApiRefusalError) as exc:
+        print(f"velox {command}: {exc}", file=sys.stderr)
+        return 1 if isinstance(exc, ApiRefusalError) else 2
+    for line in lines:
+        print(line)
+    return 0
 
 
 def _admin_place(

@@ -1,19 +1,30 @@
 """A connection to the admin listener of a running gateway, for commands.
 
-Knows: TCP, TLS and unix sockets, the token, and why there may be no answer. Does not know: what is asked
-(reload_call.py, health_call.py), or where the listener is (settings/loading.py).
+Knows: TCP, TLS and unix sockets, the token, why there may be no answer, and how an error of the API (velox/admin/api)
+looks. Does not know: what is asked (reload_call.py, health_call.py), or where the listener is (settings/loading.py).
 """
 
 from __future__ import annotations
 
 import http.client
+import json
 import socket
 import ssl
-from typing import Final
+from typing import Any, Final
 
 from velox.types import Address, Secret
 
-__all__ = ["ASKS", "ELSEWHERE", "AdminCallError", "AdminCaller", "AdminConnection", "anyone", "only", "why_unreached"]
+__all__ = [
+    "ASKS",
+    "ELSEWHERE",
+    "AdminCallError",
+    "AdminCaller",
+    "AdminConnection",
+    "ApiRefusalError",
+    "anyone",
+    "only",
+    "why_unreached",
+]
 
 ASKS: Final = "it asks for a token: set VELOX_ADMIN_TOKEN or VELOX_ADMIN_TOKEN_FILE as the gateway has it"
 ELSEWHERE: Final = "if its admin listener is elsewhere, give --config, VELOX_CONFIG or --admin as the gateway has it"
@@ -22,6 +33,10 @@ _MOST_BYTES: Final = 64 * 2**20
 
 class AdminCallError(Exception):
     """The listener could not be asked; the message says why, and what to do."""
+
+
+class ApiRefusalError(Exception):
+    """The API was asked, and answers with an error; the message has what it says."""
 
 
 def anyone() -> ssl.SSLContext:
@@ -88,6 +103,21 @@ class AdminCaller:
         except (OSError, http.client.HTTPException) as exc:
             why = why_unreached(exc)
             raise AdminCallError(f"the gateway can't be reached at {self._address} ({why}); {ELSEWHERE}") from exc
+
+    def ask_api(self, method: str, path: str, *fields: str) -> dict[str, Any]:
+        """Ask the API; return its answer, which has these fields. Raises AdminCallError, ApiRefusalError."""
+        status, body = self.ask(method, path)
+        if status == 401:
+            raise AdminCallError(f"the gateway at {self._address} was not asked: {ASKS}")
+        try:
+            answer: dict[str, Any] = json.loads(body)
+            if status == 200 and answer.keys() >= set(fields):
+                return answer
+            says = answer["error"]["message"]
+        except (ValueError, TypeError, LookupError, AttributeError):
+            what = f"what answers at {self._address} is no admin listener of Velox ({status}); {ELSEWHERE}"
+            raise AdminCallError(what) from None
+        raise ApiRefusalError(f"the gateway at {self._address} says: {says}")
 
     def close(self) -> None:
         """Close the connection. The next request makes another one."""

@@ -6,19 +6,16 @@ token (settings/loading.py).
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlencode
 
-from velox.admin.call import ASKS, ELSEWHERE, AdminCaller, AdminCallError
+from velox.admin.call import AdminCaller
 from velox.ledger.report import lines
-from velox.types import Address, Secret
 
-__all__ = ["NoBudgetsError", "Told", "all_budgets", "call_budgets"]
+__all__ = ["all_budgets", "budget_lines"]
 
-_TIMEOUT_S: Final = 10.0
 _PAGE: Final = 1000
 _STATES: Final[Mapping[str, str]] = {
     "known": "",
@@ -27,53 +24,25 @@ _STATES: Final[Mapping[str, str]] = {
 }
 
 
-class Told(NamedTuple):
-    """What the command prints. code: 1: the gateway has no budgets; 2: it could not be asked."""
-
-    code: int
-    lines: list[str]
-
-
-class NoBudgetsError(Exception):
-    """The gateway answers that it has none."""
-
-
-def call_budgets(
-    address: Address, token: Secret | None, cert: str | None, asked: Mapping[str, str], *, as_json: bool
-) -> Told:
-    """Ask for all budgets, and say what is left. cert: as the listener shows; None: no TLS. asked: scope and name."""
-    try:
-        with contextlib.closing(AdminCaller(address, token, cert, _TIMEOUT_S)) as caller:
-            found = all_budgets(caller, address, asked)
-    except AdminCallError as exc:
-        return Told(2, [str(exc)])
-    except NoBudgetsError as exc:
-        return Told(1, [str(exc)])
+def budget_lines(caller: AdminCaller, asked: Mapping[str, str], *, as_json: bool) -> list[str]:
+    """Return what is left of all budgets, as it is printed. asked, raises: as for all_budgets()."""
+    found = all_budgets(caller, asked)
     if as_json:
-        return Told(0, [json.dumps(found, indent=2)])
+        return [json.dumps(found, indent=2)]
     if not found:
-        return Told(0, ["no budget was used since the start, or in its window before"])
-    return Told(0, list(lines(map(_row, found), "table")))
+        return ["no budget was used since the start, or in its window before"]
+    return list(lines(map(_row, found), "table"))
 
 
-def all_budgets(caller: AdminCaller, address: Address, asked: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return all budgets, as the API has them. asked: scope and name. Raises AdminCallError, NoBudgetsError."""
+def all_budgets(caller: AdminCaller, asked: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return all budgets, as the API has them. asked: scope and name. Raises as AdminCaller.ask_api() does."""
     found: list[dict[str, Any]] = []
     cursor: str | None = ""
     while cursor is not None:
         query = {**asked, "limit": str(_PAGE), **({"cursor": cursor} if cursor else {})}
-        status, body = caller.ask("GET", f"/api/v1/budgets?{urlencode(query)}")
-        if status in (401, 403):
-            raise AdminCallError(f"the gateway at {address} was not asked: {ASKS}")
-        try:
-            page = json.loads(body)
-            if status != 200:
-                raise NoBudgetsError(f"the gateway at {address} says: {page['error']['message']}")
-            found += page["data"]
-            cursor = page["cursor"]
-        except (ValueError, TypeError, LookupError):
-            what = f"what answers at {address} is no admin listener of Velox, or has no budgets ({status}); {ELSEWHERE}"
-            raise AdminCallError(what) from None
+        page = caller.ask_api("GET", f"/api/v1/budgets?{urlencode(query)}", "data", "cursor")
+        found += page["data"]
+        cursor = page["cursor"]
     return found
 
 

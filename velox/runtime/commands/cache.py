@@ -7,26 +7,14 @@ Knows: the call of the admin API, and what is printed. Does not know: where the 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from velox.admin.call import ASKS, ELSEWHERE, AdminCaller, AdminCallError
+from velox.admin.call import AdminCaller
 from velox.runtime.commands.account_arguments import seconds
-from velox.types import Address, Secret
 
-__all__ = ["Told", "add_cache_arguments", "asked_of", "call_purge"]
-
-_TIMEOUT_S: Final = 10.0
-
-
-class Told(NamedTuple):
-    """What the command prints. code: 1: the gateway refuses, or has no cache; 2: it could not be asked."""
-
-    code: int
-    line: str
+__all__ = ["add_cache_arguments", "asked_of", "purge_lines"]
 
 
 def add_cache_arguments(cache: argparse.ArgumentParser) -> None:
@@ -49,22 +37,8 @@ def asked_of(arguments: argparse.Namespace) -> dict[str, str]:
     return {name: str(value) for name in names if (value := getattr(arguments, name)) is not None}
 
 
-def call_purge(
-    address: Address, token: Secret | None, cert: str | None, asked: Mapping[str, str], *, as_json: bool
-) -> Told:
-    """Ask for a purge. cert: as the listener shows; None: no TLS. asked: the parameters of the call."""
-    try:
-        with contextlib.closing(AdminCaller(address, token, cert, _TIMEOUT_S)) as caller:
-            status, body = caller.ask("POST", f"/api/v1/cache/purge?{urlencode(asked)}")
-    except AdminCallError as exc:
-        return Told(2, str(exc))
-    if status == 401:
-        return Told(2, f"the gateway at {address} was not asked: {ASKS}")
-    try:
-        found: Any = json.loads(body)
-        if status != 200:
-            return Told(1, f"the gateway at {address} says: {found['error']['message']}")
-        n_purged = int(found["purged"])
-    except (ValueError, TypeError, LookupError):
-        return Told(2, f"what answers at {address} is no admin listener of Velox ({status}); {ELSEWHERE}")
-    return Told(0, json.dumps(found) if as_json else f"{n_purged:,} answer{'s' * (n_purged != 1)} purged")
+def purge_lines(caller: AdminCaller, asked: Mapping[str, str], *, as_json: bool) -> list[str]:
+    """Ask for a purge; return what is printed. asked: parameters of the call. Raises as AdminCaller.ask_api() does."""
+    answer = caller.ask_api("POST", f"/api/v1/cache/purge?{urlencode(asked)}", "purged")
+    n_purged = answer["purged"]
+    return [json.dumps(answer) if as_json else f"{n_purged:,} answer{'s' * (n_purged != 1)} purged"]

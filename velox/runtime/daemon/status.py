@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from velox.admin.call import ASKS, AdminCaller, AdminCallError
-from velox.runtime.commands.budgets import NoBudgetsError, all_budgets
+from velox.admin.call import ASKS, AdminCaller, AdminCallError, ApiRefusalError
+from velox.runtime.commands.budgets import all_budgets
 from velox.runtime.commands.figures import Reading, parse_figures
 from velox.runtime.processes.pid_file import Found
 from velox.settings.loading import AdminPlace
@@ -96,8 +96,8 @@ def ask_status(found: Found, place: AdminPlace | None) -> Status:
             ready = json.loads(body)
             figures = parse_figures(_page(caller, "/metrics").decode("utf-8", "replace"), time.monotonic())
             try:
-                budgets = all_budgets(caller, place.address, {})
-            except NoBudgetsError:
+                budgets = all_budgets(caller, {})
+            except ApiRefusalError:
                 budgets = []
     except AdminCallError as exc:
         return Status(bool(found.pid), found.pid, str(exc))
