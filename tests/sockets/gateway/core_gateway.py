@@ -64,6 +64,7 @@ class FakeClient(Http1Replies):
     protocol = "HTTP/1.1"
     state = "answering"
     n_streams = 1
+    is_busy = True
 
     def __init__(self) -> None:
         self._transport, self._chunked, self.ends_at_close = None, False, False  # it is no connection of an ingress
@@ -90,6 +91,8 @@ class FakeClient(Http1Replies):
     def on_deadline(self) -> None: ...
 
     def close_if_idle(self) -> None: ...
+
+    def turn_came(self) -> None: ...
 
     def release_body(self) -> None: ...
 

@@ -1,4 +1,5 @@
-"""What every connection of a client does, whatever is spoken over it: it is counted, limited, timed and watched.
+"""What every connection of a client does, whatever is spoken over it: it is counted, limited, timed and watched, and
+waits for its turn of the loop.
 
 Knows: the socket's transport, and the ingress's registers. Does not know: HTTP.
 """
@@ -12,7 +13,7 @@ from typing import Final, cast
 from velox.errors import VeloxError
 from velox.net.client.backlog import Backlog
 from velox.net.client.connection_limiter import address_of
-from velox.net.client.ingress_state import IngressState
+from velox.net.client.ingress_state import ABORT_S, CLOSE_S, IngressState
 
 __all__ = ["ClientConnection"]
 
@@ -33,6 +34,9 @@ class ClientConnection(asyncio.Protocol, abc.ABC):
         self._backlog: Final = Backlog(ingress.least_taken_bytes)
         self._address = ""  # as the limiter gave it
         self._is_refused = False  # there are too many connections
+        self._was_served = False  # a request of it is over
+        self._is_in_line = False  # for a turn of the loop
+        self._has_left = False  # which is to be seen to in that turn
 
     @property
     @abc.abstractmethod
@@ -50,6 +54,11 @@ class ClientConnection(asyncio.Protocol, abc.ABC):
         """Requests that are not answered yet."""
 
     @property
+    @abc.abstractmethod
+    def is_busy(self) -> bool:
+        """Whether a request of it is under way, which the end of the connection gives up."""
+
+    @property
     def is_tls(self) -> bool:
         """True where it is encrypted."""
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
@@ -61,6 +70,35 @@ class ClientConnection(asyncio.Protocol, abc.ABC):
     @abc.abstractmethod
     def close_if_idle(self) -> None:
         """See WatchedConnection."""
+
+    @abc.abstractmethod
+    def turn_came(self) -> None:
+        """See TurnWaiter."""
+
+    def _await_turn(self, *, is_known: bool = False) -> None:
+        """Go on in a later turn of the loop: enough was done in this one. is_known: see TurnBudget."""
+        if not self._is_in_line:
+            self._is_in_line = True
+            self.ingress.turns.wait(self, is_known=is_known)
+
+    def eof_received(self) -> bool:
+        # A client that closes its sending side is taken to have left (R-CANCEL-1): it is not waited for until it has
+        # read what is on its way; HTTP/2's streams have an end of their own for a request that is whole. A thousand
+        # that leave at once have a turn each, like those that come.
+        if self.ingress.turns.has_room():
+            self._abort_if_busy()
+            return False
+        self._has_left = True
+        self._await_turn()
+        return True
+
+    def _abort_if_busy(self) -> bool:
+        """Begin the end of a connection whose client has left: abort it, and return True, where it is busy."""
+        is_busy = self.is_busy
+        self.ingress.turns.spend(ABORT_S if is_busy else CLOSE_S)
+        if is_busy:
+            self.abort()
+        return is_busy
 
     def abort(self) -> None:
         """Reset the connection: no reply must look complete."""

@@ -22,7 +22,7 @@ from velox.net.application import ChunkWriter, ClientExchange, Successor
 from velox.net.client.backlog import discard_unread, is_sending
 from velox.net.client.body_budget import FIRST_BYTES, FREE_REPLY_BYTES, BodyBudget, BudgetWaiter
 from velox.net.client.connection import ClientConnection
-from velox.net.client.ingress_state import ABORT_S, CLOSE_S, FIRST_REQUEST_S, LINGER_S, IngressState
+from velox.net.client.ingress_state import FIRST_REQUEST_S, LINGER_S, IngressState
 from velox.net.client.refusals import (
     body_too_late,
     body_too_slow,
@@ -280,9 +280,6 @@ class ClientHttp1Connection(Http1Replies):
         self._n_unsent = 0  # of what the client has still to take: taken of the room for bodies
         self._lacks_room = False  # for that: it is cut, unless it takes all in time
         self._pace: Final = Pace(ingress.pace)
-        self._is_new = True
-        self._is_in_line = False  # for a turn of the loop
-        self._has_left = False  # which is to be seen to in that turn
 
     def __repr__(self) -> str:
         return f"<ClientHttp1Connection {self._state.name} {self._request!r}>"
@@ -300,6 +297,10 @@ class ClientHttp1Connection(Http1Replies):
     @property
     def n_streams(self) -> int:
         return 1 if self._state is _ANSWERING or self._state is _BODY else 0
+
+    @property
+    def is_busy(self) -> bool:
+        return self._exchange is not None
 
     @property
     def is_idle(self) -> bool:
@@ -359,7 +360,7 @@ class ClientHttp1Connection(Http1Replies):
     def _next(self) -> None:
         """Be ready for another request."""
         ingress = self.ingress
-        self._is_new = False
+        self._was_served = True
         self._state = _IDLE
         self.deadline_s = ingress.loop.time() + ingress.timeouts.keepalive_s
         if self._request.forget():
@@ -387,10 +388,10 @@ class ClientHttp1Connection(Http1Replies):
         """Draining: close unless a request has begun, or the first one may be on its way."""
         if self._state is not _IDLE or self._request.buffered:
             return
-        if self._is_new:
-            self.deadline_s = self.ingress.loop.time() + FIRST_REQUEST_S
-        else:
+        if self._was_served:
             self._close_idle()
+        else:
+            self.deadline_s = self.ingress.loop.time() + FIRST_REQUEST_S
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         ingress = self.ingress
@@ -408,7 +409,7 @@ class ClientHttp1Connection(Http1Replies):
         if state >= _LINGER:
             return
         request = self._request
-        is_known = state is _IDLE and not self._is_new and len(data) <= _SHORT_BYTES
+        is_known = state is _IDLE and self._was_served and len(data) <= _SHORT_BYTES
         if state <= _BODY and (self._is_in_line or not self.ingress.turns.has_room(is_known=is_known)):
             request.feed(data)
             if state is _BODY:
@@ -457,27 +458,12 @@ class ClientHttp1Connection(Http1Replies):
             self._exchange = exchange
         return True
 
-    def eof_received(self) -> bool:
-        # A client that closes its sending side is taken to have left (R-CANCEL-1): it is not waited for until it has
-        # read what is on its way. A thousand that leave at once have a turn each, like those that come.
-        turns = self.ingress.turns
-        if turns.has_room():
-            turns.spend(CLOSE_S if self._exchange is None else ABORT_S)
-            if self._exchange is not None:
-                self.abort()
-            return False
-        self._has_left = True
-        self._await_turn()
-        return True
-
     def _leave(self) -> None:
         """End the connection of a client that has left, in its turn.
 
         A request of it that had no turn yet is not begun; it is recorded as one that its client gave up.
         """
-        self.ingress.turns.spend(CLOSE_S if self._exchange is None else ABORT_S)
-        if self._exchange is not None:
-            self.abort()
+        if self._abort_if_busy():
             return
         if self._state <= _HEAD and self._request.buffered:
             try:
@@ -543,9 +529,7 @@ class ClientHttp1Connection(Http1Replies):
         """Go on in a later turn of the loop: enough requests have begun in this one. is_known: see TurnBudget."""
         if self._state is _IDLE:
             self.deadline_s = self.ingress.loop.time() + self.ingress.timeouts.header_s
-        if not self._is_in_line:
-            self._is_in_line = True
-            self.ingress.turns.wait(self, is_known=is_known)
+        super()._await_turn(is_known=is_known)
 
     def turn_came(self) -> None:
         """See TurnWaiter."""

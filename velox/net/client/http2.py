@@ -30,7 +30,7 @@ from velox.net.application import ClientExchange, PairsOnly, Successor
 from velox.net.client.backlog import unsent_bytes
 from velox.net.client.body_budget import FIRST_BYTES
 from velox.net.client.connection import ClientConnection
-from velox.net.client.ingress_state import ABORT_S, CLOSE_S, LINGER_S, IngressState
+from velox.net.client.ingress_state import LINGER_S, IngressState
 from velox.net.client.refusals import body_too_late, body_too_slow, foreign_host, no_room, no_room_in_time
 from velox.net.client.reply_buffer_budget import ReplyBufferBudget, held_bytes
 from velox.policy.pace import Pace
@@ -514,10 +514,7 @@ class ClientHttp2Connection(ClientConnection):
         self.lacks_room = False  # there was too little
         self._waiting: dict[int, ClientHttp2Stream] = {}  # whose replies the client has not taken whole
         self._may_move = False  # those that wait may have been given a window
-        self._unread = b""  # what came and waits for a turn of the loop
-        self._is_in_line = False  # for that; meanwhile nothing more is read
-        self._has_left = False  # which is to be seen to in that turn
-        self._was_served = False  # a stream of it is over
+        self._unread = b""  # what came and waits for a turn of the loop; meanwhile nothing more is read
         self._n_begun = 0
         self._retire_s = 0.0
         self._due_s = 0.0  # loop time: of the state; 0: none
@@ -544,6 +541,10 @@ class ClientHttp2Connection(ClientConnection):
     @property
     def n_streams(self) -> int:
         return len(self._streams)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._streams)
 
     def close_if_idle(self) -> None:
         """Draining: tell the client, let run what has begun, then close."""
@@ -649,8 +650,7 @@ class ClientHttp2Connection(ClientConnection):
         ingress, data, at, n_bytes = self.ingress, self._unread, 0, _FIRST_READ_BYTES
         while at < len(data) and self._transport is not None and self._state < _State.LINGER:
             if not ingress.turns.has_time():
-                self._is_in_line = True
-                ingress.turns.wait(self, is_known=self._was_served and len(data) <= _FIRST_READ_BYTES)
+                self._await_turn(is_known=self._was_served and len(data) <= _FIRST_READ_BYTES)
                 self._transport.pause_reading()
                 break
             self.engine.receive(data[at : at + n_bytes], ingress.loop.time())
@@ -669,27 +669,9 @@ class ClientHttp2Connection(ClientConnection):
         if not (self._is_in_line or self.is_write_paused or self._transport is None):
             self._transport.resume_reading()
 
-    def eof_received(self) -> bool:
-        # A client that closes its sending side is taken to have left, as over HTTP/1.1 (R-CANCEL-1); streams have an
-        # end of their own for a request that is whole.
-        turns = self.ingress.turns
-        if turns.has_room():
-            turns.spend(ABORT_S if self._streams else CLOSE_S)
-            if self._streams:
-                self.abort()
-            return False
-        self._has_left = True
-        if not self._is_in_line:
-            self._is_in_line = True
-            self.ingress.turns.wait(self)
-        return True
-
     def _end_left(self) -> None:
         """End the connection of a client that has left, in its turn."""
-        self.ingress.turns.spend(ABORT_S if self._streams else CLOSE_S)
-        if self._streams:
-            self.abort()
-        elif self._transport is not None:
+        if not self._abort_if_busy() and self._transport is not None:
             self._transport.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -30,6 +30,7 @@ class FakeClient(Http1Replies):
     protocol = "HTTP/1.1"
     state = "answering"
     n_streams = 1
+    is_busy = True
     address = "192.0.2.7"
 
     def __init__(self) -> None:
@@ -53,6 +54,8 @@ class FakeClient(Http1Replies):
     def on_deadline(self) -> None: ...
 
     def close_if_idle(self) -> None: ...
+
+    def turn_came(self) -> None: ...
 
     def release_body(self) -> None:
         pass
