@@ -62,8 +62,8 @@ MEANING: Final = {
     Reason.UNKNOWN_OBJECT: "the object was made by another caller ([keys](keys.md#objects))",
     Reason.METHOD_NOT_ALLOWED: "the method is none of those in `Allow`",
     Reason.UNSUPPORTED_MEDIA: "this path takes JSON (or a multipart form), in UTF-8",
-    Reason.UNSUPPORTED_ENCODING: "the request's body is compressed, but not once by zstd, gzip or deflate; "
-    "`Accept-Encoding` names these",
+    Reason.UNSUPPORTED_ENCODING: "the request's body is compressed, but not once by zstd, gzip or deflate, or "
+    "br where that is installed; `Accept-Encoding` names these",
     Reason.AUTH_INVALID: "missing or unknown key, with the same answer for both",
     Reason.FORBIDDEN: "the key may not use this model, or this endpoint ([models](keys.md#models),"
     " [endpoints](keys.md#endpoints)); or no key is required, and a [web page](keys.md#web-pages) may be asking",

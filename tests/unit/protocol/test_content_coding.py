@@ -6,6 +6,7 @@ import gzip
 import zlib
 from collections.abc import Callable
 
+import brotli
 import pytest
 from backports import zstd
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
 from velox.heads import Headers, RequestHead
-from velox.protocol.content_coding import coding_of, decoding
+from velox.protocol.content_coding import coding_of, decoding, has_brotli, has_long_steps
 from velox.protocol.steps import finished
 
 MOST = 32 * 1024 * 1024
@@ -28,6 +29,7 @@ PACKERS: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
     "zstd": (b"zstd", zstd.compress),
     "gzip": (b"gzip", gzip.compress),
     "deflate": (b"deflate", zlib.compress),
+    "br": (b"br", brotli.compress),
     "raw deflate": (b"deflate", raw_deflate),
 }
 PACKED = pytest.mark.parametrize("kind", PACKERS)
@@ -108,6 +110,7 @@ def test_window_that_is_too_large_is_refused() -> None:
         ([(b"content-encoding", b"")], b""),  # N6
         ([(b"content-encoding", b"identity")], b""),
         ([(b"content-encoding", b"ZSTD")], b"zstd"),
+        ([(b"content-encoding", b"Br")], b"br"),
         ([(b"content-encoding", b" x-gzip ")], b"gzip"),
         ([(b"content-encoding", b"identity, deflate")], b"deflate"),
         ([(b"content-encoding", b""), (b"content-encoding", b"gzip")], b"gzip"),
@@ -118,10 +121,40 @@ def test_coding_is_known(headers: Headers, coding: bytes) -> None:
     assert coding_of(RequestHead.of(b"POST", b"/", headers)) == coding
 
 
-@pytest.mark.parametrize("value", [b"br", b"gzip, zstd", b"gzip, gzip", b"compress", b"aws-chunked", b"\xff"])
+OTHERS = [b"gzip, zstd", b"gzip, gzip", b"br, br", b"compress", b"aws-chunked", b"\xff"]
+
+
+def refusal_of(value: bytes, is_br_known: bool) -> VeloxError:
+    with pytest.raises(VeloxError) as refused:
+        coding_of(RequestHead.of(b"POST", b"/", [(b"content-encoding", value)]), lambda: is_br_known)
+    assert (refused.value.reason, refused.value.status) == (Reason.UNSUPPORTED_ENCODING, 415)
+    return refused.value
+
+
+@pytest.mark.parametrize("value", OTHERS)
 def test_other_coding_is_refused_with_those_that_are_taken(value: bytes) -> None:
     """C16: RFC 9110 §15.5.16: the answer says which codings would have been accepted."""
-    with pytest.raises(VeloxError) as refused:
-        coding_of(RequestHead.of(b"POST", b"/", [(b"content-encoding", value)]))
-    assert (refused.value.reason, refused.value.status) == (Reason.UNSUPPORTED_ENCODING, 415)
-    assert refused.value.headers == ((b"accept-encoding", b"zstd, gzip, deflate"),)
+    known, unknown = refusal_of(value, True), refusal_of(value, False)
+    assert known.headers == ((b"accept-encoding", b"zstd, gzip, deflate, br"),) and " br," in str(known)
+    assert unknown.headers == ((b"accept-encoding", b"zstd, gzip, deflate"),) and " br" not in str(unknown)
+
+
+def test_br_without_its_package_says_what_to_do() -> None:
+    """The package is an extra; a gateway without it takes the other codings as ever."""
+    refused = refusal_of(b"br", False)
+    assert refused.headers == ((b"accept-encoding", b"zstd, gzip, deflate"),)
+    assert "the extra `brotli` of velox-gateway" in str(refused) and "zstd, gzip or deflate" in str(refused)
+    assert coding_of(RequestHead.of(b"POST", b"/", [(b"content-encoding", b"gzip")]), lambda: False) == b"gzip"
+    assert has_brotli()
+
+
+def test_only_br_has_long_steps() -> None:
+    """A decoder of br fills the window that 14 bytes ask for, 16 MiB, before it gives of it."""
+    assert [coding for coding in (b"zstd", b"gzip", b"deflate", b"br") if has_long_steps(coding)] == [b"br"]
+    pieces: list[int] = []
+    steps = decoding(b"br", brotli.compress(bytes(16 << 20), lgwin=24), MOST, pieces.append)
+    for _ in zip(range(8), steps, strict=False):
+        assert max(pieces) <= 128 * 1024
+    with pytest.raises(VeloxError):
+        finished(steps)
+    assert sum(pieces) <= 1024 * 1024

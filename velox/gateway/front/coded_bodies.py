@@ -5,22 +5,24 @@
 Knows: that one is decoded at a time, in steps between which others have their turn, and that what it expands to takes
 room of the budget of bodies. Does not know: codings (protocol/content_coding.py), or what is done with a request.
 
-A decoder holds up to 8 MiB that no budget knows of, so that there is one of them in a worker.
+A decoder holds up to 8 MiB that no budget knows of, 24 MiB for br, so that there is one of them in a worker. Steps that
+may be long are taken in the worker's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Final
 
 from velox.errors import VeloxError, untraced
-from velox.gateway.cpu_work import in_steps
+from velox.gateway.cpu_work import TranslationThread, in_steps
 from velox.gateway.reply.respond import crash
 from velox.heads import RequestHead
 from velox.net.application import Application, Client, ClientExchange
 from velox.net.client.refusals import no_room
-from velox.protocol.content_coding import coding_of, decoding
+from velox.protocol.content_coding import coding_of, decoding, has_long_steps
 from velox.types import Caller
 
 __all__ = ["CodedBodies"]
@@ -32,10 +34,13 @@ _OF_THE_CODING: Final = frozenset({b"content-encoding", b"content-digest", b"con
 class CodedBodies:
     """Those of one worker. application: gets the decoded requests. most_bytes: that a decoded body may have."""
 
-    def __init__(self, application: Application, loop: asyncio.AbstractEventLoop, most_bytes: int) -> None:
+    def __init__(
+        self, application: Application, loop: asyncio.AbstractEventLoop, most_bytes: int, thread: TranslationThread
+    ) -> None:
         self.application: Final = application
         self.loop: Final = loop
         self.most_bytes: Final = most_bytes
+        self.thread: Final = thread
         self.turn: Final = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -86,8 +91,7 @@ class _CodedRequest:
         error: VeloxError | None = None
         try:
             async with bodies.turn:
-                steps = decoding(coding_of(head), body, bodies.most_bytes, self._hold)
-                decoded = await in_steps(steps)
+                decoded = await self._decode(coding_of(head), body)
         except VeloxError as exc:
             error = untraced(exc)
         except Exception as exc:
@@ -101,10 +105,35 @@ class _CodedRequest:
         if self._is_paused and self._exchange is not None:
             self._exchange.client_paused()
 
+    async def _decode(self, coding: bytes, body: bytes | bytearray) -> bytearray:
+        """Return it without its coding. Raises VeloxError."""
+        bodies = self._bodies
+        if not has_long_steps(coding):
+            return await in_steps(decoding(coding, body, bodies.most_bytes, self._hold))
+        pieces: list[int] = []
+        steps = decoding(coding, body, bodies.most_bytes, pieces.append)
+        while True:
+            decoded = await bodies.thread.run(lambda: _step(steps))
+            for n_bytes in pieces:
+                self._hold(n_bytes)  # which is the loop's: a step of 128 KiB at most is decoded by then
+            if decoded is not None:
+                return decoded
+            pieces.clear()
+
     def _hold(self, n_bytes: int) -> None:
         """Take room for a piece. Raises VeloxError."""
         if not self._client.hold_more(n_bytes):
             raise no_room(close=False)
+
+
+def _step(steps: Generator[None, None, bytearray]) -> bytearray | None:
+    """Take one; return what all came to, None before the last."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        decoded: bytearray = end.value
+        return decoded
+    return None
 
 
 def _without_coding(head: RequestHead, n_bytes: int) -> RequestHead:

@@ -110,8 +110,8 @@ class Gateway(ExchangeOwner):
         tell = parts.recorder
         self._sockets: Final = ResponsesSockets(self)
         self._probes = Probes(routing.table.routes)
-        self._coded: Final = CodedBodies(self, loop, parts.tunnels.limits.body_bytes)
         self.thread = TranslationThread()
+        self._coded: Final = CodedBodies(self, loop, parts.tunnels.limits.body_bytes, self.thread)
         self.turns = TurnBudget(loop, share_s=share_s)
         self._share_ns: Final = int(share_s * _NS_PER_S)
         self.mirrors = Mirrors(
