@@ -175,6 +175,7 @@ def gateway_parts(
         cache=cache,
         models=_models(settings, recorder, logger, loop),
         timing=_TIMING_RULES[settings.server_timing],
+        is_litellms=settings.litellm_headers,
         reply_fields=ReplyFields(_public(settings)),
     )
 

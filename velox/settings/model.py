@@ -306,6 +306,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "asked",
         "replies that tell [what took how long](docs/timing.md): `asked` for by `x-velox-timing`, `all`, or `off`",
     )
+    litellm_headers: bool = setting(
+        "off",
+        "`on`: [LiteLLM's headers](docs/moving-in.md#headers) are read of requests and told with replies",
+    )
     unknown_objects: Literal["pass", "refuse"] = setting(
         "pass",
         "files, responses, batches and other [objects](docs/keys.md#objects) whose owner is not known: `pass` to who"

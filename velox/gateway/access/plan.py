@@ -70,7 +70,7 @@ class RequestPlan:
     an upload, to where it goes on; None: of no upload that has begun. reads_addresses: its reply may hold addresses of
     the upstream's, also in JSON. has_addresses: it may hold any, or its body may. is_coded: its body came compressed.
     is_probe: it only asks whether somebody is there. timing: what its reply tells of the time that it took. is_unusual:
-    it is coded, a probe, its time is told, or it is traced.
+    it is coded, a probe, its time is told, it is traced, or answered as LiteLLM would (is_litellms).
     """
 
     caller: Caller
@@ -102,6 +102,7 @@ class RequestPlan:
     is_probe: bool = False
     timing: Timing = Timing.NOTHING
     is_unusual: bool = False
+    is_litellms: bool = False
 
 
 def plan_of(
@@ -116,14 +117,15 @@ def plan_of(
     is_probe: bool = False,
     timing: TimingRule = ANY_TIMING,
     is_traced: bool = False,
+    is_litellms: bool = False,
 ) -> RequestPlan:
     """Read a head. Raises VeloxError: BAD_REQUEST as client_terms() does, FORBIDDEN as Access.guard() does.
 
     asks_for_keys: callers present keys; without, there is nobody to be fair to but oneself. timing: of the gateway.
-    is_traced: so are all requests of this gateway.
+    is_traced, is_litellms: so are all requests of this gateway.
     """
     path = endpoints.facts(head.path)
-    terms = client_terms(head.headers)
+    terms = client_terms(head.headers, is_litellms=is_litellms)
     is_post = head.method == b"POST"
     is_count = is_post and (path.client_api in _COUNTS or path.route is Endpoint.TOKENIZE)
     reads, row = reads_body(path, head), path.row
@@ -166,7 +168,8 @@ def plan_of(
         is_post and path.names_lines,
         is_probe,
         tells_time,
-        is_traced or is_coded or is_probe or tells_time > Timing.NOTHING,
+        is_traced or is_litellms or is_coded or is_probe or tells_time > Timing.NOTHING,
+        is_litellms,
     )
 
 

@@ -102,7 +102,7 @@ class RetryPolicy:
 
     __slots__ = (
         *("_budget", "_cursor", "_deadline_s", "_has_renewed", "_n_counted", "_n_free", "_n_stale", "_on_denied"),
-        *("_failed", "has_unsealed", "_rules", "_terms"),
+        *("_failed", "_most", "has_unsealed", "_rules", "_terms"),
     )
 
     def __init__(
@@ -115,6 +115,7 @@ class RetryPolicy:
         deadline_s: float,
     ) -> None:
         self._rules: Final = rules
+        self._most: Final = rules.retries if terms.retries is None else min(rules.retries, terms.retries)
         self._budget: Final = budget
         self._on_denied: Final = on_denied
         self._cursor: Final = cursor
@@ -250,7 +251,7 @@ class RetryPolicy:
 
     def _with_other_key(self, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Return another attempt at the same member after a 429, with another key if there is one."""
-        if self._n_counted >= self._rules.retries or self._terms.retries_itself:
+        if self._n_counted >= self._most or self._terms.retries_itself:
             return None
         other = self._cursor.other_key(attempt, now_s)
         if other is None or now_s >= self._deadline_s or not self._budget.take(now_s):
@@ -288,7 +289,7 @@ class RetryPolicy:
     ) -> RetryDecision | None:
         if not self._rules.retries or self._terms.retries_itself:
             return None
-        is_spent = self._n_counted >= self._rules.retries
+        is_spent = self._n_counted >= self._most
         wait_s: float | None = 0.0
         other = self._cursor.next(now_s, beyond=is_spent)
         if other is not None and not self._n_counted and not self._cursor.is_as_good(other, attempt):

@@ -186,6 +186,7 @@ class Gateway(ExchangeOwner):
                 is_probe=self._probes.answers(head),
                 timing=parts.timing,
                 is_traced=self._traced is not None,
+                is_litellms=parts.is_litellms,
             )
             if not is_current:
                 return plan
@@ -306,7 +307,7 @@ class Gateway(ExchangeOwner):
             return TunnelExchange(self, client, head, body, plan)
         if self._traced is not None:
             return self._traced(self, client, head, body, plan)
-        if plan.timing:
+        if plan.timing or plan.is_litellms:
             return TimedExchange(self, client, head, body, plan)
         return Exchange(self, client, head, body, plan)
 

@@ -1,4 +1,4 @@
-"""Tells the client what its call cost, where its request asks for it (`x-velox-cost: true`).
+"""Tells the client what its call cost, where its request asks for it (`x-velox-cost: true`); or only learns it.
 
 Knows: where a reply has room for it: in its head while the body is short enough to be held, behind the last event of a
 stream. Does not know: what a call cost (calls.py).
@@ -26,13 +26,27 @@ class CostFilter(ReplyFilter):
     """Holds a body until its cost is known, or adds a comment to a stream.
 
     cost: asked once, after the last byte. bodies: the room for a body that is held; without room it passes untold.
+    is_told: False: no field and no comment says it. known: what it was, once the head of a body that was held goes on.
     """
 
-    __slots__ = ("_bodies", "_cost", "_head", "_is_sse", "_n_held", "_n_taken", "_pieces", "_watch")
+    __slots__ = (
+        "_bodies",
+        "_cost",
+        "_head",
+        "_is_sse",
+        "_is_told",
+        "_n_held",
+        "_n_taken",
+        "_pieces",
+        "_watch",
+        "known",
+    )
     place: ClassVar[int] = Place.COST
 
-    def __init__(self, cost: Callable[[], bytes], bodies: BodyBudget) -> None:
+    def __init__(self, cost: Callable[[], bytes], bodies: BodyBudget, *, is_told: bool = True) -> None:
         super().__init__()
+        self._is_told: Final = is_told
+        self.known = b""
         self._bodies: Final = bodies
         self._n_taken = 0  # of the room
         self._cost: Final = cost
@@ -50,11 +64,11 @@ class CostFilter(ReplyFilter):
         self._is_sse, self._watch = is_sse, None
         self._pieces, self._n_held, self.released = [], 0, None
         self._give()
-        self._head = None
+        self._head, self.known = None, b""
         if head.status >= _ERRORS_FROM:
             self.reads_body = False
         elif is_sse:
-            self.reads_body = is_plain and head.content_length is None
+            self.reads_body = self._is_told and is_plain and head.content_length is None
         else:
             self.reads_body = (head.content_length or 0) <= _MOST_HELD
             self._head = head if self.reads_body else None
@@ -78,7 +92,9 @@ class CostFilter(ReplyFilter):
         self._give()
         head, self._head = self._head, None
         if end:
-            head = ReplyHead.of(head.status, [*head.headers, (b"x-velox-cost", self._cost())], head.content_length)
+            self.known = self._cost()
+        if end and self._is_told:
+            head = ReplyHead.of(head.status, [*head.headers, (b"x-velox-cost", self.known)], head.content_length)
         self.released = head
         pieces, self._pieces = self._pieces, []
         return b"".join(pieces)

@@ -13,6 +13,7 @@
     COST          tells the cost of what METERING has counted
     HEADERS       the operator's rules have the last word of what an upstream has said
     TIMING        what took how long, when all else is done
+    LITELLM       the same and more for clients of LiteLLM, with the cost that COST knows
     TRACE         a trace's content is kept as the client gets it
 
 What comes next has its place here, too: hooks read and change a reply after ROOM.
@@ -44,4 +45,5 @@ class Place(enum.IntEnum):
     COST = enum.auto()
     HEADERS = enum.auto()
     TIMING = enum.auto()
+    LITELLM = enum.auto()
     TRACE = enum.auto()

@@ -75,6 +75,11 @@ class Moments:
         """The last one that has begun."""
         return self._attempts[-1] if self._attempts else None
 
+    def upstream_ns(self, now_ns: int) -> int:
+        """Return how long an upstream has had the request, all attempts together, with the waits between them."""
+        ends = [*(each.began_ns for each in self._attempts[1:]), now_ns]
+        return sum(max(end - each.sent_ns, 0) for each, end in zip(self._attempts, ends, strict=False))
+
     def field(self, now_ns: int, *, is_reply: bool) -> Header:
         """Return the header as it is now. is_reply: the first bytes of an upstream's reply have come."""
         steps = [

@@ -70,5 +70,6 @@ class Parts:
     calls: CallLog | None = None  # none: calls of upstreams are not recorded
     answers: Answers | None = None  # none: no answers are kept
     timing: TimingRule = ANY_TIMING
+    is_litellms: bool = False  # LiteLLM's fields are read and told
     cache: Callable[[], ResponseCache] | None = None  # makes it when it is first asked; none: there is no room for it
     models: ModelsPage | None = None  # none: questions for models go up like any request

@@ -1,6 +1,7 @@
 """An exchange whose client is told what took how long: it notes the moments that no other exchange looks at.
 
-Knows: which step of an exchange a moment is of. Does not know: what a client is told (reply/timing.py).
+Knows: which step of an exchange a moment is of. Does not know: what a client is told (reply/timing.py; litellm.py,
+where the gateway tells what LiteLLM does).
 
 Plain where the exchange is compiled: it is for those who look at single requests, not for all of them.
 """
@@ -8,26 +9,30 @@ Plain where the exchange is compiled: it is for those who look at single request
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Final
 
 from velox.gateway.access.plan import RequestPlan
 from velox.gateway.cluster.group import Attempt
 from velox.gateway.cluster.routing import ResolvedRoute
-from velox.gateway.reply.filters import placed
+from velox.gateway.limits.cost_filter import CostFilter
 from velox.gateway.reply.headers import AttemptFields
 from velox.gateway.reply.reply import Reply
 from velox.gateway.reply.timing import Moments, TimingFilter
 from velox.gateway.request.exchange import Exchange, ExchangeOwner, Step, StepAnswer
+from velox.gateway.request.litellm import LitellmFilter, cost_fields, duration_fields, place_fields
 from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import Headers, RequestHead
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamRequest
+from velox.outcomes import CacheResult
 from velox.types import Timing
 
 __all__ = ["TimedExchange"]
 
 _NS_PER_MS: Final = 1_000_000
+_NOTHING: Final = b"0.000000000"
 
 
 class TimedExchange(Exchange):
@@ -107,15 +112,36 @@ class TimedExchange(Exchange):
         return attempt
 
     def _make_reply(self) -> Reply:
-        if not self.plan.timing:  # it is timed for another reason
-            return super()._make_reply()
-        others = self._filters
-        timing = TimingFilter(self._moments, to_end=self.plan.timing is Timing.STREAM)
-        self._filters = placed(others, timing)
+        others, plan = self._filters, self.plan
+        if plan.timing:  # else it is timed for another reason
+            self._pass_through((TimingFilter(self._moments, to_end=plan.timing is Timing.STREAM),))
+        if plan.is_litellms:
+            self._tell_as_litellm()
         try:
             return super()._make_reply()
         finally:
-            self._filters = others  # it reads no reply: what is asked of those does not hold for it
+            self._filters = others  # they read no reply: what is asked of those does not hold for them
+
+    def _tell_as_litellm(self) -> None:
+        """Have the reply tell what LiteLLM's do. The head of an answer waits for its cost, unless it does already."""
+        cost = next((each for each in self._filters if isinstance(each, CostFilter)), None)
+        if cost is None and self._calls is not None and self._meter is not None:
+            known = partial(self._calls.cost_by, self._meter)
+            cost = CostFilter(known, self.gateway.parts.tunnels.bodies, is_told=False)
+            self._pass_through((cost,))
+        self._pass_through((LitellmFilter(self._litellm_fields, cost),))
+
+    def _litellm_fields(self) -> Headers:
+        """Return them as they are now, but for the cost."""
+        fields: Headers = [(b"x-litellm-call-id", self.id)]
+        answering, now_ns = self._answering, time.monotonic_ns()
+        if self.cached is CacheResult.HIT:
+            fields += cost_fields(_NOTHING)
+        if answering is not None:
+            fields += place_fields(self.fields.model, self.upstream, answering.member.address, self.tried)
+        if self.plan.caller.terms.timing:
+            fields += duration_fields(now_ns - self.started_ns, self._moments.upstream_ns(now_ns))
+        return fields
 
     # -- what its attempts ask for ------------------------------------------------------------------
 
@@ -157,9 +183,10 @@ class TimedExchange(Exchange):
 
     def error_fields(self) -> Headers:
         """As an exchange does, and what took how long up to the error."""
-        if not self.plan.timing:
-            return super().error_fields()
-        return [*super().error_fields(), self._moments.field(time.monotonic_ns(), is_reply=False)]
+        told = super().error_fields()
+        if self.plan.timing:
+            told = [*told, self._moments.field(time.monotonic_ns(), is_reply=False)]
+        return [*told, *self._litellm_fields()] if self.plan.is_litellms else told
 
 
 def _noting(steps: tuple[Step, ...]) -> tuple[Step, ...]:

@@ -20,8 +20,9 @@ from velox.policy.routes.index import RouteIndex
 
 __all__ = ["TAG_HEADER", "Explanation", "Passed", "RouteTable", "shadowed", "usable"]
 
-# A client's tags, commas between them.
+# A client's tags, commas between them; and by the name that clients of LiteLLM use, for gateways that read that, too.
 TAG_HEADER: Final = b"x-velox-tag"
+_LITELLMS: Final = b"x-litellm-tags"
 
 # Pairs of routes that are compared: about two seconds' work. 10,000 usual routes need a few per route.
 _MOST_PAIRS: Final = 500_000
@@ -69,11 +70,12 @@ class Explanation:
 
 
 class RouteTable:
-    """The routes of one gateway. index: of all of them, where it was made already."""
+    """The routes of one gateway. index: of all of them, where it was made already. is_litellms: it reads their tags."""
 
     __slots__ = (
         "_index",
         "_routes",
+        "_tag_headers",
         "_wanted",
         "asks_key",
         "asks_path",
@@ -83,7 +85,9 @@ class RouteTable:
         "renames",
     )
 
-    def __init__(self, routes: Sequence[RouteEntry], index: RouteIndex | None = None) -> None:
+    def __init__(
+        self, routes: Sequence[RouteEntry], index: RouteIndex | None = None, *, is_litellms: bool = False
+    ) -> None:
         self._routes: Final = tuple(routes)
         # No other route is ever taken: that of the gateway of one upstream.
         self.only: Final = routes[0] if routes and not routes[0].match else None
@@ -94,6 +98,8 @@ class RouteTable:
         self._index: Final = index
         self._wanted: Final = {name.encode("ascii"): name for route in routes for name, _ in route.match.headers}
         has_tags = any(route.match.tags for route in routes)
+        tag_headers = {TAG_HEADER, _LITELLMS} if is_litellms else {TAG_HEADER}
+        self._tag_headers: Final = frozenset(tag_headers if has_tags else ())
         # Whether the model of a request may be called otherwise where it goes.
         self.renames: Final = any(target.naming is not None for route in routes for target in route.to)
         self.has_cache: Final = any(route.cache is not None for route in routes)
@@ -101,7 +107,7 @@ class RouteTable:
         self.asks_path: Final = self.only is None and any(route.match.paths for route in routes)
         self.asks_key: Final = self.only is None and any(route.match.keys for route in routes)
         # What else but the model it depends on; in lower case.
-        self.header_names: Final = frozenset(self._wanted) | ({TAG_HEADER} if has_tags else frozenset())
+        self.header_names: Final = frozenset(self._wanted) | self._tag_headers
 
     def __len__(self) -> int:
         return len(self._routes)
@@ -183,7 +189,7 @@ class RouteTable:
         tags: tuple[str, ...] = ()
         if self.header_names:
             for name, value in headers:
-                if name == TAG_HEADER:
+                if name in self._tag_headers:
                     tags += tuple(tag.strip() for tag in value.decode("latin-1").split(","))
                 elif (wanted := self._wanted.get(name)) is not None:
                     text = value.decode("latin-1")

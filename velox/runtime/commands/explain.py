@@ -91,7 +91,7 @@ def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
     method = "POST" if asked.model is not None or facts.reads_body else "GET"
     head = RequestHead.of(method.encode(), path, asked.headers)
     model = _model(facts, asked.model) if method == "POST" else asked.model
-    found = RouteTable(settings.routes).explain(
+    found = RouteTable(settings.routes, is_litellms=settings.litellm_headers).explain(
         *(model, path, asked.headers, caller.name), upstreams=settings.upstreams
     )
     weights = {entry.name: entry.weight for entry in settings.upstreams}

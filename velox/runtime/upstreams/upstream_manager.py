@@ -232,7 +232,8 @@ class UpstreamManager:
         hedged = {(route.name, route.hedge) for route in settings.routes}
         self._hedging = {each: hedging for each, hedging in self._hedging.items() if each in hedged}
         routes = RouteMaker(by_name, self._table, self._hedging, self._loop)
-        return Routing(RouteTable(settings.routes, index), tuple(members.values()), routes.route, self._lines)
+        table = RouteTable(settings.routes, index, is_litellms=settings.litellm_headers)
+        return Routing(table, tuple(members.values()), routes.route, self._lines)
 
     def _keys_of(self, entry: UpstreamEntry) -> Keys:
         """Return the state of its keys: of each that was there the same, as it rests for as long as it was told."""

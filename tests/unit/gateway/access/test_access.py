@@ -259,6 +259,11 @@ def test_header_by_which_a_cloud_or_gateway_chooses_is_refused(name: bytes) -> N
     assert not only_pass([name], name)
 
 
+@pytest.mark.parametrize("name", [b"x-litellm-timeout", b"x-litellm-num-retries"])
+def test_header_of_a_gateway_that_chooses_nothing_passes(name: bytes) -> None:
+    ask(ONE, b"POST", b"/v1/chat/completions", MINI, (*JSON, (name, b"1")))
+
+
 def test_header_by_which_a_server_chooses_is_refused() -> None:
     """A deployment, a model, another path or method in a header."""
     for name in (b"azureml-model-deployment", b"helicone-model-override", b"x-original-url", b"x-http-method-override"):

@@ -80,3 +80,16 @@ def test_stream_that_ends_inside_an_event_is_left_as_it_is(stream: bytes) -> Non
     made.begin(ReplyHead.of(200, [(b"content-type", b"text/event-stream")], None), is_sse=True, is_plain=True)
 
     assert made.feed(stream, True) == stream
+
+
+def test_cost_that_is_not_told_is_known_to_what_comes_behind() -> None:
+    """Of a plain answer; a stream passes unread."""
+    bodies = BodyBudget(8 * FREE_REPLY_BYTES, 1.0, lambda: 0.0)
+    made = CostFilter(lambda: b"0.01", bodies, is_told=False)
+    head = ReplyHead.of(200, [(b"content-type", b"application/json")], None)
+    assert made.begin(head, is_sse=False, is_plain=True) is None and made.known == b""
+    assert made.feed(b"{}", True) == b"{}"
+    assert (made.released, made.known) == (head, b"0.01")
+
+    assert made.begin(head, is_sse=True, is_plain=True) is head
+    assert (made.reads_body, made.known) == (False, b"")

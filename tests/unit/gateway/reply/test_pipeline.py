@@ -21,6 +21,7 @@ from velox.gateway.reply.filters import ReplyFilter, placed
 from velox.gateway.reply.headers import HeaderRuleFilter
 from velox.gateway.reply.pipeline import Place
 from velox.gateway.reply.timing import TimingFilter
+from velox.gateway.request.litellm import LitellmFilter
 from velox.gateway.translation.translated_reply import TranslatedReply
 
 KINDS: list[type[ReplyFilter]] = [
@@ -37,6 +38,7 @@ KINDS: list[type[ReplyFilter]] = [
     CostFilter,
     HeaderRuleFilter,
     TimingFilter,
+    LitellmFilter,
     ReplyCapture,
 ]
 

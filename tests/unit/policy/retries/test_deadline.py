@@ -43,6 +43,40 @@ def test_client_timeout_that_is_none_is_refused(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("headers", "timeout_s", "retries"),
+    [
+        ([], math.inf, None),
+        ([(b"x-litellm-timeout", b"1.5")], 1.5, None),
+        ([(b"x-litellm-timeout", b"86400"), (b"x-stainless-read-timeout", b"5")], 86_400.0, None),
+        ([(b"x-litellm-timeout", b"9"), (b"x-request-timeout-ms", b"90000")], 90.0, None),
+        ([(b"x-litellm-num-retries", b"0")], math.inf, 0),
+        ([(b"x-litellm-num-retries", b"3"), (b"x-litellm-timeout", b"2")], 2.0, 3),
+    ],
+)
+def test_terms_of_litellm_are_read_where_the_gateway_reads_them(
+    headers: Headers, timeout_s: float, retries: int | None
+) -> None:
+    """The gateway's own time-out first, then LiteLLM's, then that of the SDK."""
+    terms = client_terms(headers, is_litellms=True)
+    assert (terms.timeout_s, terms.retries) == (timeout_s, retries)
+    unread = client_terms(headers)
+    assert unread == client_terms([field for field in headers if not field[0].startswith(b"x-litellm-")])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((b"x-litellm-timeout", value) for value in (b"", b"0", b"-1", b"1e3", b"inf", b"soon", b"86401", b"\xff")),
+        *((b"x-litellm-num-retries", value) for value in (b"", b"-1", b"1.0", b"many", b"10000")),
+    ],
+)
+def test_terms_of_litellm_that_mean_nothing_are_refused(name: bytes, value: bytes) -> None:
+    with pytest.raises(VeloxError) as caught:
+        client_terms([(name, value)], is_litellms=True)
+    assert (caught.value.reason, caught.value.param) == (Reason.BAD_REQUEST, name.decode())
+
+
+@pytest.mark.parametrize(
     ("value", "itself"), [(b"0", False), (b"00", False), (b"1", True), (b"12", True), (b"", False), (b"x", False)]
 )
 def test_sdk_says_that_it_retries_itself(value: bytes, itself: bool) -> None:
