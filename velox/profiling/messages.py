@@ -1,6 +1,6 @@
 """What the admin process and the workers say to each other: orders, and answers in parts.
 
-Knows: the messages on the channel between the two. Does not know: sockets, or what an answer holds.
+Knows: the messages on the channel between the two. Does not know: when one comes, or what an answer holds.
 
     admin to worker   {"op": "profile", "id": 7, "seconds": 10, "hz": 99}   {"op": "heap", "id": 8, "seconds": 10}
                       {"op": "ask", "id": 9, "what": "tasks", "which": ""}  {"op": "stop", "id": 7}
@@ -10,15 +10,16 @@ Knows: the messages on the channel between the two. Does not know: sockets, or w
 from __future__ import annotations
 
 import binascii
+import socket
 from base64 import b64decode, b64encode
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 import orjson
 
-__all__ = ["ANSWER_BYTES", "MESSAGE_BYTES", "Op", "Order", "Part", "read_order", "read_part", "write_parts"]
+__all__ = ["ANSWER_BYTES", "Op", "Order", "Part", "read_order", "read_part", "receive", "write_parts"]
 
-MESSAGE_BYTES: Final = 65_536  # no message is longer; 60 KB fit any socket buffer
 ANSWER_BYTES: Final = 64 * 1024 * 1024  # far above 20,000 stacks of 128 frames
+_MESSAGE_BYTES: Final = 65_536  # no message is longer; 60 KB fit any socket buffer
 _PART_BYTES: Final = 44_000  # 58.7 KB as base64
 
 Op: TypeAlias = Literal["profile", "heap", "ask", "stop"]
@@ -51,6 +52,16 @@ class Part(NamedTuple):
     number: int
     is_last: bool
     body: bytes
+
+
+def receive(sock: socket.socket) -> bytes | None:
+    """Take a message from a socket that does not block. None: there is none now; b"": the other end is gone."""
+    try:
+        return sock.recv(_MESSAGE_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 def read_order(message: bytes) -> Order:

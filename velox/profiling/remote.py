@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from velox.profiling.messages import MESSAGE_BYTES, Order, read_order, write_parts
+from velox.profiling.messages import Order, read_order, receive, write_parts
 from velox.profiling.sampler import Sampler
 from velox.profiling.samples import pack
 
@@ -65,12 +65,9 @@ class ProfileAgent:
         self._loop.remove_reader(self._sock)
 
     def _on_readable(self) -> None:
-        try:
-            message = self._sock.recv(MESSAGE_BYTES)
-        except BlockingIOError:
+        message = receive(self._sock)
+        if message is None:
             return
-        except OSError:
-            message = b""
         if not message:  # the admin end is gone, and with it who could ask
             self.close()
             return

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.build import UNSEEN_BY_PROFILES
-from velox.profiling.messages import ANSWER_BYTES, MESSAGE_BYTES, Op, Order, read_part
+from velox.profiling.messages import ANSWER_BYTES, Op, Order, read_part, receive
 from velox.profiling.samples import CPU, HEAP, Measure, Profile, Samples, unpack
 
 __all__ = ["ASK_S", "GRACE_S", "Workers", "worker_name"]
@@ -110,12 +110,9 @@ class _Channel:
         return True
 
     def _on_readable(self) -> None:
-        try:
-            message = self._sock.recv(MESSAGE_BYTES)
-        except BlockingIOError:
+        message = receive(self._sock)
+        if message is None:
             return
-        except OSError:
-            message = b""
         if not message:
             self._loop.remove_reader(self._sock)
             for answer in self._waiting.values():
