@@ -12,10 +12,10 @@ from typing import Final, Protocol, cast
 from velox.errors import Reason
 from velox.heads import Headers
 from velox.net.tls_unread import unread
+from velox.net.upstream.connection import HttpConnection
 from velox.net.upstream.delivery import n_unacknowledged
 from velox.net.upstream.interface import (
     SLICE_BYTES,
-    Address,
     ConnectionOwner,
     ReadBuffer,
     ReplySink,
@@ -23,7 +23,7 @@ from velox.net.upstream.interface import (
     UpstreamFailure,
     UpstreamRequest,
 )
-from velox.net.upstream.read_pace import TIMED_BYTES, ReadPace
+from velox.net.upstream.read_pace import TIMED_BYTES
 from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol.http1 import write as http1_write
 from velox.protocol.http1.response import LONE_CHUNK_BYTES, ResponseDecoder, ResponseError, decode_first, lone_chunk
@@ -39,44 +39,26 @@ class _TlsTransport(Protocol):
         """Stop to read from the socket while so many bytes wait for an application that has paused."""
 
 
-class Http1Connection(asyncio.BufferedProtocol):
+class Http1Connection(HttpConnection):
     """The connection, and the stream of its one exchange at the same time."""
 
-    # Over 30 attributes, CPython finds each in a dictionary where a class has no slots (SHARED_KEYS_MAX_SIZE): 2,000 to
-    # 5,000 instructions more for each request.
     __slots__ = (
-        "_clock",
         "_decoder",
         "_got_eof",
         "_heads",
         "_host",
         "_is_head_request",
-        "_is_in_line",
-        "_is_paused",
         "_is_tls",
-        "_loop",
         "_method",
         "_n_body",
-        "_n_untimed",
         "_offers_upgrade",
-        "_owner",
-        "_pace",
         "_passes_by",
         "_sink",
         "_start",
         "_target",
-        "_transport",
-        "_turns",
         "_unsent",
-        "_view",
         "_was_stale",
-        "_whole_view",
         "_write_paused",
-        "address",
-        "end",
-        "has_room",
-        "n_begun",
-        "queued",
     )
 
     def __init__(
@@ -88,22 +70,10 @@ class Http1Connection(asyncio.BufferedProtocol):
         heads: ReplyHeads | None = None,
     ) -> None:
         """heads: of all connections to the same upstream; None: of this one only."""
-        self.queued = False
-        self.has_room = False  # there is a transport, no exchange, and no reason to end
-        self._owner: Final = owner
-        self._whole_view: Final = buffer.view
-        self._turns: Final = buffer.turns
-        self._is_in_line = False  # for a turn in which to read on
-        self._clock: Final = buffer.clock
-        self._pace: Final = ReadPace(len(buffer.view))
-        self._view = buffer.view[: self._pace.n_bytes]  # of the next read
-        self._n_untimed = 0  # bytes since a read was timed
-        self._is_paused = False  # by the sink
+        super().__init__(owner, buffer, loop)
         self._host: Final = host
         self._method = self._target = self._start = b""  # of the last request, and the lines that these make
         self._heads: Final = heads or ReplyHeads()
-        self._loop: Final = loop
-        self._transport: asyncio.Transport | None = None
         self._is_tls = False
         self._passes_by = False  # reads come as bytes, not in the buffer
         self._sink: ReplySink | None = None
@@ -115,9 +85,6 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._got_eof = False
         self._write_paused = False
         self._was_stale = False  # the upstream had closed it before the request that is in flight reached it
-        self.address: Address = ""
-        self.end: ConnectionEnd | None = None
-        self.n_begun = 0
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "busy" if self._sink else "idle"
@@ -126,14 +93,6 @@ class Http1Connection(asyncio.BufferedProtocol):
     @property
     def protocol(self) -> str:
         return "HTTP/1.1"
-
-    def fileno(self) -> int:
-        sock = None if self._transport is None else self._transport.get_extra_info("socket")
-        return -1 if sock is None else int(sock.fileno())
-
-    @property
-    def is_closed(self) -> bool:
-        return self._transport is None
 
     @property
     def n_streams(self) -> int:
@@ -228,10 +187,6 @@ class Http1Connection(asyncio.BufferedProtocol):
             # connection it throws away what it has read. With 1 byte it stops with the next read.
             cast(_TlsTransport, transport).set_read_buffer_limits(1, 0)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        # In a turn that is over, so much as is gone through in next to no time; what is more waits in line.
-        return self._view[: self._pace.quick_bytes] if self._turns.is_over else self._view
-
     def buffer_updated(self, nbytes: int) -> None:
         sink, decoder = self._sink, self._decoder
         if sink is None:
@@ -302,23 +257,6 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._pump()
 
     # -- reading ----------------------------------------------------------------------------------
-
-    def _paced(self, nbytes: int, seconds: float) -> None:
-        """Read less at a time where a read took long to go through, and no more in a turn of the loop that is over."""
-        pace, transport = self._pace, self._transport
-        self._n_untimed = 0
-        pace.took(nbytes, seconds)
-        if len(self._view) != pace.n_bytes:
-            self._view = self._whole_view[: pace.n_bytes]
-        if transport is not None and not self._is_in_line and self._turns.took(self, seconds, self._loop):
-            self._is_in_line = True
-            transport.pause_reading()
-
-    def read_on(self) -> None:
-        """See TurnReader."""
-        self._is_in_line = False
-        if self._transport is not None and not self._is_paused:
-            self._transport.resume_reading()
 
     def _take_first(self, sink: ReplySink, data: bytes) -> None:
         """Take the first read of a reply: most replies are complete with it."""

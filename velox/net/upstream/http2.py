@@ -17,17 +17,16 @@ from typing import Final, cast
 from velox.errors import Reason
 from velox.heads import NO_BODY_STATUSES, Header, ReplyHead
 from velox.net.tls_unread import unread
+from velox.net.upstream.connection import HttpConnection
 from velox.net.upstream.delivery import n_unacknowledged
 from velox.net.upstream.interface import (
     SLICE_BYTES,
-    Address,
     ConnectionOwner,
     ReadBuffer,
     ReplySink,
     UpstreamFailure,
     UpstreamRequest,
 )
-from velox.net.upstream.read_pace import ReadPace
 from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol.http1.response import LONE_CHUNK_BYTES
 from velox.protocol.http1.write import chunk
@@ -65,46 +64,29 @@ _BLOCKED_S: Final = 0.5
 _PONG_WAIT_S: Final = 5.0
 
 
-class Http2Connection(asyncio.BufferedProtocol):
+class Http2Connection(HttpConnection):
     """The connection; also the handler of its engine's events."""
 
-    # Over 30 attributes, CPython finds each in a dictionary where a class has no slots (SHARED_KEYS_MAX_SIZE): 2,000 to
-    # 5,000 instructions more for each request.
     __slots__ = (
         "_authority",
         "_blocked_since_s",
-        "_clock",
         "_engine",
         "_flush_queued",
         "_goaway_last_id",
         "_heads",
-        "_is_in_line",
         "_last_id",
         "_liveness",
-        "_loop",
         "_most_untold",
         "_n_max_streams",
-        "_n_untimed",
         "_n_written",
-        "_owner",
-        "_pace",
         "_scheme",
         "_stream_limit",
         "_streams",
-        "_transport",
-        "_turns",
         "_updated",
-        "_view",
         "_was_stale",
-        "_whole_view",
         "_wider_bytes",
         "_written_id",
-        "address",
-        "end",
-        "has_room",
         "is_settled",
-        "n_begun",
-        "queued",
     )
 
     __deletable__ = ("_engine",)
@@ -123,6 +105,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         heads: Http2ReplyHeads | None = None,
     ) -> None:
         """heads: of all connections to the same upstream; None: of this one only."""
+        super().__init__(owner, buffer, loop)
         # All streams but one may hold their whole window, and the last one still gets through: an engine opens the
         # connection's window again when half of it has been taken, so the windows of all streams are that half.
         self._stream_limit: Final = min(_MAX_STREAMS, MAX_WINDOW // (2 * stream_window_bytes))
@@ -130,31 +113,16 @@ class Http2Connection(asyncio.BufferedProtocol):
         windows = EngineSettings(stream_window=narrow_window_bytes, connection_window=all_windows)
         self._wider_bytes: Final = stream_window_bytes - narrow_window_bytes
         self._most_untold: Final = narrow_window_bytes // _UNTOLD_PART
-        self.queued = False
-        self.has_room = False
         self._n_max_streams = 1  # until the peer has announced its limit; 0: the connection takes no more streams
-        self._owner: Final = owner
-        self._whole_view: Final = buffer.view
-        self._turns: Final = buffer.turns
-        self._is_in_line = False  # for a turn in which to read on
-        self._clock: Final = buffer.clock
-        self._pace: Final = ReadPace(len(buffer.view))
-        self._view = buffer.view[: self._pace.n_bytes]  # of the next read
-        self._n_untimed = 0  # bytes since a read was timed
         self._authority: Final = (b":authority", authority)
         self._scheme: Final = (b":scheme", scheme)
-        self._loop: Final = loop
         self._heads: Final = heads or Http2ReplyHeads()
         self._engine = make_engine(self, windows, True)
-        self._transport: asyncio.Transport | None = None
         self._streams: dict[int, Http2Stream] = {}
         self._updated: list[Http2Stream] = []  # streams that the present read has brought something for
         self._blocked_since_s = 0.0  # when the transport's buffer became full; 0: it is not full
         self._flush_queued = False
-        self.address: Address = ""
-        self.end: ConnectionEnd | None = None
         self.is_settled = False
-        self.n_begun = 0
         self._last_id = 0  # the last stream that was opened
         self._written_id = 0  # the last stream of which something may have been written
         self._n_written = 0  # bytes, since a request ended the last time without one
@@ -169,14 +137,6 @@ class Http2Connection(asyncio.BufferedProtocol):
     @property
     def protocol(self) -> str:
         return "HTTP/2"
-
-    def fileno(self) -> int:
-        sock = None if self._transport is None else self._transport.get_extra_info("socket")
-        return -1 if sock is None else int(sock.fileno())
-
-    @property
-    def is_closed(self) -> bool:
-        return self._transport is None
 
     @property
     def n_streams(self) -> int:
@@ -275,10 +235,6 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.has_room = True
         self._engine.start()
         self._flush()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        # In a turn that is over, so much as is gone through in next to no time; what is more waits in line.
-        return self._view[: self._pace.quick_bytes] if self._turns.is_over else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         self._n_untimed += nbytes
@@ -482,23 +438,6 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._written_id = self._last_id
         if engine.has_output:
             self._flush_soon()
-
-    def _paced(self, nbytes: int, seconds: float) -> None:
-        """Read less at a time where a read took long to go through, and no more in a turn of the loop that is over."""
-        pace, transport = self._pace, self._transport
-        self._n_untimed = 0
-        pace.took(nbytes, seconds)
-        if len(self._view) != pace.n_bytes:
-            self._view = self._whole_view[: pace.n_bytes]
-        if transport is not None and not self._is_in_line and self._turns.took(self, seconds, self._loop):
-            self._is_in_line = True
-            transport.pause_reading()
-
-    def read_on(self) -> None:
-        """See TurnReader."""
-        self._is_in_line = False
-        if self._transport is not None:
-            self._transport.resume_reading()
 
     def _take_no_more(self, cause: ConnectionEnd) -> None:
         if self.end is None:
