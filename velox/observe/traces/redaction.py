@@ -13,7 +13,7 @@ __all__ = ["REDACTED", "Redaction", "whole_words"]
 
 REDACTED: Final = "[redacted]"
 _CREDENTIALS: Final = (
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.|\n){0,16384}?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.){0,16384}?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|\b(?:sk|pk|rk|xai|gsk|pplx|vk|hf|ghp|gho|ghs|glpat|xox[abprs]|github_pat)[-_][A-Za-z0-9_\-]{16,}"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
     r"|\bAIza[A-Za-z0-9_\-]{30,}"
