@@ -10,9 +10,10 @@
                           helps.
     GarbageWatch.is_due() when it collects what is in reference cycles, and freed by nothing else; asked four times a
                           second. No request leaves such a cycle, and a collection looks at all objects that there are:
-                          0.3 ms in a worker at rest, some 20 ms with 1,000 streams. So it is not made for every so many
-                          objects, as Python would, but when memory has grown, when the worker has too much of it, and
-                          now and then while nothing runs.
+                          0.3 ms in a worker at rest, 20 to 50 ms with 1,000 streams, or with many pieces of replies.
+                          So it is not made for every so many objects, as Python would, but when the worker has too
+                          much memory; while nothing runs, when memory has grown, and now and then; and beside requests
+                          once a minute at most, when memory has grown.
 
 Knows: limits, looks, how long the last collection took. Does not know: where a limit stands, how memory is measured,
 the collector, or who is told.
@@ -36,10 +37,10 @@ _LOOKS_PER_S: Final = 4  # at the memory
 # Over what there was least of since the last one. A worker with 1,000 streams has some 40 MiB more than one at rest.
 _GROWN_BYTES: Final = 64 * 1024 * 1024
 _COLLECT_APART_S: Final = 5.0
-_IDLE_COLLECT_APART_S: Final = 60.0
-# So many times what the last one took: 2 % of the time at most, and 0.1 % of that of a worker at rest.
+_SELDOM_COLLECT_APART_S: Final = 60.0
+# So many times what the last one took: 2 % of the time at most, and 0.1 % of what is spent without need.
 _COLLECT_APART_TIMES: Final = 50.0
-_IDLE_COLLECT_APART_TIMES: Final = 1000.0
+_SELDOM_COLLECT_APART_TIMES: Final = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +103,12 @@ class MemoryWatch:
 class GarbageWatch:
     """Of one worker."""
 
-    __slots__ = ("_least_bytes", "_next", "_next_idle")
+    __slots__ = ("_least_bytes", "_next", "_next_seldom")
 
     def __init__(self) -> None:
         self._least_bytes = 0  # since the last one; 0: not known yet
         self._next = 0  # look
-        self._next_idle = 0
+        self._next_seldom = 0  # the next look that may be made without need
 
     def __repr__(self) -> str:
         return f"<GarbageWatch least={self._least_bytes} next={self._next}>"
@@ -117,12 +118,14 @@ class GarbageWatch:
         self._least_bytes = min(self._least_bytes or resident_bytes, resident_bytes)
         if n_look < self._next:
             return False
-        if is_over or resident_bytes >= self._least_bytes + _GROWN_BYTES:
-            return True
-        return is_idle and n_look >= self._next_idle
+        has_grown = resident_bytes >= self._least_bytes + _GROWN_BYTES
+        # Beside requests it makes others wait, and what has grown is mostly theirs.
+        return is_over or (is_idle and has_grown) or ((is_idle or has_grown) and n_look >= self._next_seldom)
 
     def collected(self, resident_bytes: int, n_look: int, took_s: float) -> None:
         """Note one. resident_bytes: afterwards."""
         self._least_bytes = resident_bytes
-        self._next = n_look + round(_LOOKS_PER_S * max(_COLLECT_APART_S, took_s * _COLLECT_APART_TIMES))
-        self._next_idle = n_look + round(_LOOKS_PER_S * max(_IDLE_COLLECT_APART_S, took_s * _IDLE_COLLECT_APART_TIMES))
+        apart_s = max(_COLLECT_APART_S, took_s * _COLLECT_APART_TIMES)
+        seldom_s = max(_SELDOM_COLLECT_APART_S, took_s * _SELDOM_COLLECT_APART_TIMES)
+        self._next = n_look + round(_LOOKS_PER_S * apart_s)
+        self._next_seldom = n_look + round(_LOOKS_PER_S * seldom_s)

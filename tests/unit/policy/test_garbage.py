@@ -1,4 +1,4 @@
-"""A worker collects garbage when memory has grown, when it has too much of it, and now and then at rest."""
+"""A worker collects garbage when it has too much memory, and seldom beside requests."""
 
 from __future__ import annotations
 
@@ -23,12 +23,23 @@ def test_busy_worker_whose_memory_does_not_grow_never_collects() -> None:
 
 
 def test_growth_over_the_least_since_the_last_one_is_collected() -> None:
-    """64 MiB, and the same once more after that."""
+    """64 MiB, and the same once more after that, while nothing runs."""
     watch = GarbageWatch()
+    watch.collected(100 * MIB, 0, 0.01)
 
-    found = looks(watch, [MIB * (100 + n) for n in range(200)])
+    found = looks(watch, [MIB * (100 + n) for n in range(200)], is_idle=True)
 
     assert found == [64, 128, 192]
+
+
+def test_growth_beside_requests_is_collected_once_a_minute() -> None:
+    """What has grown is mostly theirs, and each collection makes them wait."""
+    watch = GarbageWatch()
+    watch.collected(100 * MIB, 0, 0.01)
+
+    found = looks(watch, [MIB * (100 + n) for n in range(600)])
+
+    assert found == [240, 480]
 
 
 def test_memory_over_its_limit_is_collected_at_once_and_every_five_seconds() -> None:
