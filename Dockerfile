@@ -60,9 +60,8 @@ RUN apt-get update \
     && install -d -o 10001 -g 10001 -m 0755 /run/velox \
     && install -d -o 10001 -g 10001 -m 0700 /var/lib/velox
 COPY --from=build /opt/velox /opt/velox
-# Large bodies in pages of 2 MiB: docs/deploy.md. The port is PORT, which platforms such as Cloud Run set, or 8080.
+# The port is PORT, which platforms such as Cloud Run set, or 8080.
 ENV PATH=/opt/velox/bin:$PATH \
-    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     VELOX_LISTEN=0.0.0.0
 # docker build --build-arg REVISION=$(git rev-parse HEAD) --build-arg CREATED=$(date -u +%Y-%m-%dT%H:%M:%SZ)

@@ -26,12 +26,11 @@ from tests.e2e.harness import VeloxProcess
 from tests.e2e.routed import named, routed
 from tests.e2e.watching import until
 
-__all__ = ["LARGE_PAGES", "Phase", "attacked", "attacker", "beside", "control", "flooding"]
+__all__ = ["Phase", "attacked", "attacker", "beside", "control", "flooding"]
 
 _BODY: Final = json.dumps({"model": "canary", "messages": [{"role": "user", "content": "hi"}]}).encode()
 _KEY: Final = "sk-of-the-canary-0123456789"
 _FIELDS: Final = {"content-type": "application/json", "authorization": f"Bearer {_KEY}"}
-LARGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # as deploy/velox.service has it
 _PAUSE_S: Final = 0.005
 # An attack has begun: so much was read by the worker, or worked, where nothing is sent.
 _BEGUN_BYTES: Final = 64 * 1024
@@ -149,7 +148,7 @@ def control() -> Iterator[VeloxProcess]:
     """Run a gateway of one worker with a simulator of its own, which nobody attacks."""
     with named("canary") as sims:
         config = {"upstreams": [sims["canary"]], "api_keys": [{"name": "canary", "key": _KEY}]}
-        with routed(config, retries="0", **LARGE_PAGES) as velox:
+        with routed(config, retries="0") as velox:
             yield velox
 
 
@@ -159,7 +158,7 @@ def attacked(
 ) -> Iterator[VeloxProcess]:
     """Run a gateway of one worker: `canary` is at a simulator, `attack` at this origin. provider: of that.
 
-    launcher: see VeloxProcess. Its large bodies are in large pages, as those of the image and the service.
+    launcher: see VeloxProcess.
 
     The attack's key is for its model alone, so that what it sends is looked through.
     """
@@ -183,7 +182,7 @@ def attacked(
             if provider is None
             else {"ANTHROPIC_API_KEY": "sk-ant-x", "GEMINI_API_KEY": "x", "OPENAI_API_KEY": "sk-x"}
         )
-        with routed(config, launcher=launcher, retries="0", **LARGE_PAGES, **settings, **key) as velox:
+        with routed(config, launcher=launcher, retries="0", **settings, **key) as velox:
             yield velox
 
 

@@ -37,7 +37,6 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, StreamEnded, StreamReset
 
 from tests import outlets
-from tests.canary.canary import LARGE_PAGES
 from tests.canary.turns import longest, timed
 from tests.e2e.harness import VeloxProcess
 from tests.soak import provider
@@ -475,7 +474,6 @@ def running(folder: str, *, accounted: bool) -> Iterator[VeloxProcess]:
         "VELOX_WORKERS": "1",
         "VELOX_RATE_LIMIT_RPM": "0",
         "VELOX_LISTEN_HTTP2": "on",
-        **LARGE_PAGES,
     }
     with VeloxProcess(env, launcher=timed(folder)) as velox:
         yield velox

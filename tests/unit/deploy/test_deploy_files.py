@@ -54,7 +54,6 @@ def test_image_runs_as_a_number_under_tini_with_a_health_check() -> None:
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", found["USER"])
     assert found["ENTRYPOINT"].startswith('["tini", "--"')
     assert found["CMD"] == '["serve"]'
-    assert "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 " in found["ENV"]
     assert found["HEALTHCHECK"].endswith(' CMD ["velox", "health"]')
     assert [word for word, _ in instructions()].index("USER") < [word for word, _ in instructions()].index("ENTRYPOINT")
 
@@ -142,7 +141,7 @@ def test_service_starts_with_what_it_sets_and_leaves_time_to_drain(tmp_path: Pat
     unit = {name: value for name, value in given if name != "Environment"}
     variables = dict(value.split("=", 1) for name, value in given if name == "Environment")
     (setting,) = (name for name, value in variables.items() if value == "/etc/velox/velox.yaml")
-    assert variables == {"VELOX_CONFIG": "/etc/velox/velox.yaml", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    assert variables == {"VELOX_CONFIG": "/etc/velox/velox.yaml"}
     file = tmp_path / "velox.yaml"
     file.write_text("ledger: /var/lib/velox\nlisten: unix:/run/velox/velox.sock\n")
     settings = load({setting: str(file)})
