@@ -3,7 +3,7 @@
 A call of C gives the lock back when it returns, and one that copies 50 MB returns after 5 to 20 ms: most of them are
 spent on getting memory. Between two slices other threads have their turn (gateway/cpu_work.py).
 
-    concatenated(), drained()         one text of many pieces
+    concatenated(), drained(), joined_text()   one text of many pieces
     copied()                    one text of another kind of bytes
     text_slices()               a text in slices that each can be changed alone, if what is changed has one letter
     utf8_slices()               the same of UTF-8
@@ -35,6 +35,7 @@ __all__ = [
     "drained",
     "from_base64",
     "is_ascii",
+    "joined_text",
     "json_cut",
     "json_slices",
     "let_go",
@@ -84,16 +85,28 @@ def drained(pieces: list[bytes]) -> bytes:
     return concatenated(pieces.pop() for _ in range(len(pieces)))
 
 
+def joined_text(pieces: Iterable[str]) -> str:
+    """Return all of it as one text. str.join() gets all the memory in one call, page by page.
+
+    CPython lets a text that nobody else has grow where it is; its pages move as they are, if it is large. What has
+    wider letters than all before is copied once.
+    """
+    text = ""
+    for piece in pieces:
+        text += piece
+    return text
+
+
 def copied(data: bytes | bytearray | memoryview) -> bytes:
     """Return the same as bytes."""
     return bytes(data) if len(data) <= SLICE_BYTES or isinstance(data, bytes) else concatenated((data,))
 
 
-def text_slices(text: str, slice_letters: int = SLICE_BYTES) -> Iterator[str]:
-    """Return a text in slices."""
-    if len(text) <= slice_letters:
-        return iter((text,))
-    return (text[at : at + slice_letters] for at in range(0, len(text), slice_letters))
+def text_slices(text: str, slice_letters: int = SLICE_BYTES, *, begin: int = 0) -> Iterator[str]:
+    """Return a text from a letter on in slices."""
+    if len(text) - begin <= slice_letters:
+        return iter((text[begin:],))
+    return (text[at : at + slice_letters] for at in range(begin, len(text), slice_letters))
 
 
 def utf8_slices(data: bytes | bytearray, slice_bytes: int = SLICE_BYTES) -> Iterator[bytes | bytearray]:

@@ -15,6 +15,7 @@ from velox.protocol.slices import (
     copied,
     drained,
     from_base64,
+    joined_text,
     json_slices,
     text_slices,
     utf8_fault,
@@ -78,6 +79,8 @@ def test_slices_of_text_cut_no_character(text: str) -> None:
     assert "".join(each.decode() for each in slices) == text
     assert all(len(each) <= SLICE for each in slices)
     assert "".join(text_slices(text, SLICE)) == text
+    assert joined_text(text_slices(text, SLICE)) == text
+    assert joined_text(text_slices(text, SLICE, begin=3)) == text[3:]
 
 
 @given(st.lists(st.sampled_from([b"a", "€".encode(), "😀".encode(), b"\xff", b"\x80", b"\xf0\x9f"]), max_size=60))

@@ -13,6 +13,7 @@ Knows: what stands for a string, and where that is in values of msgspec. Does no
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final, TypeVar
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from velox.dialects.json_text.parts import PART_BYTES, decode_parts
 from velox.protocol.json.blanks import without_long_blanks
 from velox.protocol.json.skim import LONG_BYTES, skim
-from velox.protocol.slices import SLICE_BYTES, concatenated, contains, copied, json_cut
+from velox.protocol.slices import SLICE_BYTES, concatenated, contains, copied, joined_text, json_cut
 from velox.protocol.steps import finished
 
 __all__ = ["decode_large"]
@@ -62,12 +63,14 @@ def decode_large(
 
 def _string_in(text: bytes, begin: int, end: int) -> str:
     """Read a JSON string in slices. begin, end: of what stands between its quotes. Raises DecodeError."""
-    pieces = []
+    return joined_text(_strings_in(text, begin, end))
+
+
+def _strings_in(text: bytes, begin: int, end: int) -> Iterator[str]:
     while begin < end:
         stop = end if end - begin <= SLICE_BYTES else json_cut(text, begin, begin + SLICE_BYTES)
-        pieces.append(_STRING.decode(b'"%b"' % text[begin:stop]))
+        yield _STRING.decode(b'"%b"' % text[begin:stop])
         begin = stop
-    return "".join(pieces)
 
 
 class _HollowText:

@@ -18,7 +18,7 @@ import msgspec
 
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.json_text.decoding import BOM, decode, decoded_reply, reply_text
-from velox.protocol.slices import SLICE_BYTES, concatenated, json_slices, text_slices
+from velox.protocol.slices import SLICE_BYTES, concatenated, joined_text, json_slices, text_slices
 
 __all__ = [
     "first_document",
@@ -110,7 +110,7 @@ def _unmasked(value: object) -> object:
         case bytes():
             return _with_halves(value)
         case str():
-            return "".join(_PRIVATE.sub(_to_letter, piece) for piece in text_slices(value))
+            return joined_text(_PRIVATE.sub(_to_letter, piece) for piece in text_slices(value))
         case msgspec.Raw():
             return msgspec.Raw(_with_halves(bytes(value)))
         case dict():

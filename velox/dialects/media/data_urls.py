@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from velox.dialects.canonical.model import Media, MediaKind
-from velox.protocol.slices import SLICE_BYTES, as_base64, concatenated, text_slices
+from velox.protocol.slices import SLICE_BYTES, as_base64, concatenated, joined_text, text_slices, utf8_slices
 
 __all__ = ["read_url"]
 
@@ -32,10 +32,12 @@ def read_url(url: str) -> Media:
     comma = url.find(",", 0, _MOST_HEAD) if url[: len(_SCHEME)].lower() == _SCHEME else -1
     if comma < 0:
         return Media(MediaKind.URL, url)
-    head, data = url[len(_SCHEME) : comma].lower(), url[comma + 1 :]
+    head, data = url[len(_SCHEME) : comma].lower(), joined_text(text_slices(url, begin=comma + 1))
     kind = head.partition(";")[0]
     if head.removeprefix(kind).endswith(_BASE64):
-        return Media(MediaKind.DATA, _unquoted(data).decode("utf-8", "replace") if "%" in data else data, kind or None)
+        if "%" in data:
+            data = joined_text(piece.decode("utf-8", "replace") for piece in utf8_slices(_unquoted(data)))
+        return Media(MediaKind.DATA, data, kind or None)
     return Media(MediaKind.DATA, as_base64(_unquoted(data)), kind or _NO_TYPE)
 
 

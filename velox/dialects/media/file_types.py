@@ -20,7 +20,7 @@ from typing import Final
 
 from velox.dialects.canonical.model import CacheMark, Document, Image, JsonText, Media, MediaKind
 from velox.dialects.json_text.text import is_blank, joined, quoted
-from velox.protocol.slices import SLICE_BYTES, from_base64, text_slices
+from velox.protocol.slices import SLICE_BYTES, from_base64, joined_text, text_slices
 
 __all__ = ["EXTENSIONS", "PDF", "data_text", "document_text", "file_text", "is_text", "pictured", "typed"]
 
@@ -168,7 +168,7 @@ def _decoded(data: str) -> bytes:
     try:
         return from_base64(data)
     except ValueError:
-        return from_base64("".join("".join(piece.split()).translate(_STANDARD) for piece in text_slices(data)))
+        return from_base64(joined_text("".join(piece.split()).translate(_STANDARD) for piece in text_slices(data)))
 
 
 def _bare(kind: str | None) -> str | None:
