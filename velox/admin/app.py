@@ -33,7 +33,7 @@ from velox.admin.sign_in import SignIn, wants_html
 from velox.admin.upgrades.page import UpgradePage
 from velox.build import BUILD
 
-__all__ = ["PAGES", "AdminApp", "Api"]
+__all__ = ["PAGES", "AdminApp", "Api", "LateApi"]
 
 # What AdminApp serves itself.
 PAGES: Final = frozenset(
@@ -57,6 +57,37 @@ class Api(Protocol):
 
     async def reply(self, request: AdminRequest, role: Role | None) -> Reply:
         """Answer a request. Raises RefusalError."""
+
+
+class LateApi:
+    """One that is put together when it is first asked: in a gateway that records nothing it has little to say.
+
+    make: puts it together; called once, for the first path that is no page of the listener.
+    """
+
+    def __init__(self, make: Callable[[], Api]) -> None:
+        self._make: Final = make
+        self._made: Api | None = None
+
+    def __repr__(self) -> str:
+        return f"<LateApi {self._made!r}>"
+
+    def takes(self, path: str) -> bool:
+        """Tell whether a path is the API's."""
+        return path not in PAGES and not path.startswith(OPEN_FILES) and self._api().takes(path)
+
+    def admit(self, request: AdminRequest, role: Role | None) -> None:
+        """Refuse what is refused whatever its body is. Raises RefusalError."""
+        self._api().admit(request, role)
+
+    async def reply(self, request: AdminRequest, role: Role | None) -> Reply:
+        """Answer a request. Raises RefusalError."""
+        return await self._api().reply(request, role)
+
+    def _api(self) -> Api:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
 
 
 class AdminApp:

@@ -21,9 +21,8 @@ from typing import Final, Self
 from velox import __version__
 from velox.admin import metrics_page
 from velox.admin import server as admin_server
-from velox.admin.app import AdminApp, Api
+from velox.admin.app import AdminApp, Api, LateApi
 from velox.admin.health import Readiness, WorkerHealth, readiness
-from velox.admin.late_api import LateApi
 from velox.admin.message import Reply
 from velox.admin.playground import Playground, SendChat
 from velox.admin.pprof import ProfilePage

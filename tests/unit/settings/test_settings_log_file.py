@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from velox.settings.checks.log_file import log_file_problem
+from velox.settings.checks.contradictions import log_file_problem
 
 
 def test_file_that_can_be_made_or_appended_to_is_no_problem(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import codecs
 import importlib.util
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from velox.accounts.snapshot import MOST_SNAPSHOT_BYTES, changes_path, read_keys, snapshot_path
@@ -19,7 +21,6 @@ from velox.settings import parse
 from velox.settings.callers.keys import key_file_end, merged, parse_key_file, read_key_file, with_managed
 from velox.settings.callers.weak import LEAST_CHARS, is_weak
 from velox.settings.checks.certificates import ca_problem, certificate_problems, client_certificate_problem
-from velox.settings.checks.log_file import log_file_problem
 from velox.settings.problems import Problem, quoted
 from velox.settings.yaml.tree import Tree, read_regular_file
 from velox.types import KeyEntry, Scope
@@ -30,6 +31,7 @@ __all__ = [
     "add_token_file",
     "contradictions",
     "extra_problems",
+    "log_file_problem",
     "managed_keys",
     "too_few",
     "uncounted",
@@ -143,6 +145,18 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
     yield from _sizes(values)
     yield from _shares(values, "queue_depth", "max_inflight", "max_connections", "max_tunnels")
     yield from _unprotected_listeners(values)
+
+
+def log_file_problem(path: str) -> str:
+    """Return what is expected of a log's file that can't be opened, "" where it can. Makes nothing."""
+    place = Path(path).absolute()
+    if place.is_dir():
+        return "expected a file, not a folder"
+    if os.path.lexists(place):
+        return "" if os.access(place, os.W_OK) else "expected a file that may be written to"
+    if not place.parent.is_dir():
+        return f"expected a file in a folder that is there: {place.parent} is none"
+    return "" if os.access(place.parent, os.W_OK | os.X_OK) else "expected a file in a folder that may be written to"
 
 
 def _without_ledger(values: Mapping[str, Any], given: Mapping[str, Given]) -> Iterator[Problem]:
