@@ -106,7 +106,6 @@ class TracingRecorder(Recorder):
     ) -> None:
         super().__init__(metrics, log, logger, id_prefix, series, proxies)
         self.tracer: Final = tracer
-        self._trusted: Final = proxies
 
     def refused(
         self, request_id: bytes, head: RequestHead | None, route: Endpoint, error: VeloxError, address: str
@@ -134,7 +133,7 @@ class TracingRecorder(Recorder):
                 route.name.lower(),
                 error.status,
                 error.reason.code,
-                address=self._trusted.client_of(address, head.headers) or address,
+                address=self._proxies.client_of(address, head.headers) or address,
             )
         )
 
@@ -145,7 +144,7 @@ class TracingRecorder(Recorder):
         total_ns = now_ns - exchange.started_ns
         if not self.tracer.wants(ids, failed=reason is not None or status >= 400, took_ns=total_ns):
             return
-        self.tracer.end(_record(exchange, ids, reason, status, now_ns, self._trusted))
+        self.tracer.end(_record(exchange, ids, reason, status, now_ns, self._proxies))
 
 
 def _record(

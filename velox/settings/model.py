@@ -294,6 +294,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "30s", "silence after which an HTTP/2 upstream connection gets a PING", parse.TIMEOUT
     )
     dns_refresh_s: float = setting("15s", "interval of DNS lookups for upstreams", parse.duration(0.1, 3600.0))
+
+    # -- What upstreams and clients are told of each other --
     openai_api_key: Secret | None = live_setting(
         "", "key for the upstream; without it the client's `Authorization` is forwarded", name="OPENAI_API_KEY"
     )
@@ -310,6 +312,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "off",
         "`on`: [LiteLLM's headers](docs/moving-in.md#headers) are read of requests and told with replies",
     )
+
+    # -- Objects of clients --
     unknown_objects: Literal["pass", "refuse"] = setting(
         "pass",
         "files, responses, batches and other [objects](docs/keys.md#objects) whose owner is not known: `pass` to who"
@@ -320,6 +324,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "objects whose owner and place are remembered, in a table that all workers share; 32 bytes each once used",
         parse.integer(1024, 67_108_864),
     )
+
+    # -- Answers that are kept --
     kept_bytes: int = setting(
         "64MiB",
         "answers of `/v1/responses` that are [kept](docs/dialects.md#kept-answers) where they are translated, in memory"
@@ -340,6 +346,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse.size(0, 1 << 40),
         name="VELOX_KEPT_DATABASE_BYTES",
     )
+
+    # -- The response cache --
     cache_bytes: int = setting(
         "64MiB",
         "answers that routes with a [`cache`](docs/cache.md) keep, in memory that all workers share; the newest take"
@@ -361,6 +369,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "the same: how much of it the answers of one `scope`, such as a key, may take while they live, in percent",
         parse.integer(1, 100),
     )
+
+    # -- Records of calls, and keys that are kept with them --
     # None: calls are not recorded
     ledger: str | None = setting(
         "", "folder for [records](docs/ledger.md) of what calls of upstreams took; nothing is recorded without it"
@@ -395,6 +405,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         " of the others; needs VELOX_LEDGER",
         parse.switch,
     )
+
+    # -- Paths that pass --
     # Prefixes without a trailing slash; ("/",) is every path. "/v1" is for /v1 and /v1/..., not for /v1x.
     paths: tuple[str, ...] = setting(
         "*", "allowed path prefixes, separated by commas; others get 404 `unknown_route`", parse.prefixes
@@ -460,6 +472,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse_list,
         parse_items=parse_limits,
     )
+
+    # -- Budgets --
     budgets: tuple[BudgetRule, ...] = live_setting(
         "",
         "[budgets](docs/budgets.md): dollars or tokens for keys, teams, users, tags, models, or all, as a YAML list",
@@ -496,6 +510,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "what is sent there: `velox` ([its JSON](docs/budgets.md#alerts)), or what `slack` (also Mattermost, Discord),"
         " `teams` or `pagerduty` take",
     )
+
+    # -- How limits are counted --
     # None: see runtime/buckets.py
     limit_buckets: int | None = setting(
         "",
@@ -624,7 +640,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     auth: Literal["keys", "none"] = setting("keys", "`none` lets every client in without a key, beyond loopback too")
 
-    # -- Everything else --
+    # -- Traces --
     traces_errors: bool = setting(
         "off", "[traces](docs/traces.md) of requests that failed are exported, though the sampler would leave them out"
     )
@@ -647,6 +663,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "regular expression of what is taken out of them, besides credentials, e-mail addresses and card numbers",
         parse.pattern,
     )
+
+    # -- Metrics and prices --
     metric_models: int = setting(
         "200",
         "models that have a name of their own in the [metrics](docs/metrics.md#models): of the configuration, or of the"
@@ -659,6 +677,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prices: str | None = live_setting(
         "", "YAML file with [prices](docs/prices.md) of your own, which count before those that come with Velox"
     )
+
+    # -- Ends and upgrades --
     drain_timeout_s: float = setting(
         "25s",
         "time for running replies at SIGTERM; must be shorter than the container's stop time",
@@ -670,6 +690,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     upgrade_drain_timeout_s: float = setting(
         "4h", "time for running replies and WebSockets of the version before, after an upgrade", parse.TIMEOUT
     )
+
+    # -- Logs --
     access_log: Literal["off", "errors", "all"] = live_setting(
         "errors", "requests in the access log: `off`, `errors` or `all`"
     )
@@ -694,6 +716,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         " own, which may be [rotated](docs/logs.md#rotation); standard error without it. `velox start` has a"
         " [default](docs/deploy.md#as-a-daemon)",
     )
+
+    # -- Files of the gateway --
     # None: there is none
     pid_file: str | None = setting(
         "",
@@ -706,6 +730,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         " and [routes](docs/routes.md); the environment overrides it",
         name="VELOX_CONFIG",
     )
+
+    # -- No variable has these: lists of the file, and what was seen while it was loaded --
     # From the file's lists, or from the variables above alone (see routing/routing.py); at least one of each.
     upstreams: tuple[UpstreamEntry, ...]
     routes: tuple[RouteEntry, ...]
