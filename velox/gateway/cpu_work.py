@@ -1,14 +1,14 @@
 """Work that would block the event loop: done in steps, with other turns in between, or in a thread.
 
     in_steps()          takes a generator's steps, each a millisecond at most, where one such work is done at a time
-    in_turns()          the same, of many at a time: all share a millisecond of each turn (net/turn_budget.py)
+    in_turns()          the same, of many at a time: all share half a millisecond of each turn (net/turn_budget.py)
     in_turn()           does what is one step, in their line
     TranslationThread   runs what has no steps, or long ones: a large request or reply that is put into another API, a
                         body in br
 
 The thread does one piece of work after the other, so that a worker has one such at a time in the making. The
-interpreter's lock is handed over each half millisecond meanwhile, in place of 5: each turn of the loop has to get it
-back once.
+interpreter's lock is handed over each half millisecond meanwhile, in place of 5: a turn of the loop has to get it back
+for each connection that has something.
 
 Knows: steps and threads. Does not know: what the work is.
 """

@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from velox.net.turn_budget import TURN_S
+__all__ = ["READ_TURN_S", "ReadTurns", "TurnReader"]
 
-__all__ = ["ReadTurns", "TurnReader"]
-
-_SHORT_S: Final = TURN_S / 4  # of a read that costs little
+# Of each turn: one read is made as long as takes half of it (net/upstream/read_pace.py).
+READ_TURN_S: Final = 0.001
+_SHORT_S: Final = READ_TURN_S / 4  # of a read that costs little
 
 
 class TurnReader(Protocol):
@@ -61,7 +61,7 @@ class ReadTurns:
         if not self._is_due:
             self._is_due = True
             loop.call_soon(self._next, loop)
-        self.is_over = self._spent_s >= TURN_S
+        self.is_over = self._spent_s >= READ_TURN_S
         if not (self.is_over or self._line or self._short):
             return False
         (self._short if seconds < _SHORT_S else self._line).append((reader, seconds))
@@ -71,8 +71,8 @@ class ReadTurns:
         """Begin a turn with the first of both lines: as many as fit into it, if they take as long as they last took."""
         self._spent_s = 0.0
         self.is_over = False
-        expected_s = self._go_on(self._short, 0.0, TURN_S / 2)
-        self._go_on(self._line, expected_s, TURN_S)
+        expected_s = self._go_on(self._short, 0.0, READ_TURN_S / 2)
+        self._go_on(self._line, expected_s, READ_TURN_S)
         self._is_due = bool(self._line or self._short)
         if self._is_due:
             loop.call_soon(self._next, loop)

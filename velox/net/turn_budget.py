@@ -19,8 +19,9 @@ from typing import Final, Protocol
 
 __all__ = ["TURN_S", "TurnBudget", "TurnWaiter"]
 
-# Of each turn. A step of the loop that takes longer is felt by others (docs/benchmarks).
-TURN_S: Final = 0.001
+# Of each turn. A request takes some turns, and each lasts twice as long while a thread has the interpreter's lock for
+# half of the time (gateway/cpu_work.py).
+TURN_S: Final = 0.0005
 
 
 class TurnWaiter(Protocol):

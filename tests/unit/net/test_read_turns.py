@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.net.upstream_wire import Loop
-from velox.net.read_turns import ReadTurns
-from velox.net.turn_budget import TURN_S
+from velox.net.read_turns import READ_TURN_S, ReadTurns
 
 
 class Flood:
@@ -58,25 +57,25 @@ class Stand:
 
 def test_reads_of_a_turn_are_counted_together() -> None:
     """X9: each takes a fifth of a turn, and the loop offers 32 in a row."""
-    stand = Stand([(TURN_S / 5, 100)])
-    assert stand.turn() < 1.1 * TURN_S
-    assert stand.turn() < 1.1 * TURN_S
+    stand = Stand([(READ_TURN_S / 5, 100)])
+    assert stand.turn() < 1.1 * READ_TURN_S
+    assert stand.turn() < 1.1 * READ_TURN_S
     assert stand.floods[0].n_left in (90, 89, 88)
 
 
 def test_connections_take_turns() -> None:
     """X9: fifty that flood: when all are in line, a turn has as many as fit into it, and none gets twice as much."""
-    stand = Stand([(TURN_S / 2, 1000)] * 50)
+    stand = Stand([(READ_TURN_S / 2, 1000)] * 50)
     stand.turn()
     for _ in range(500):
-        assert stand.turn() < 2 * TURN_S
+        assert stand.turn() < 2 * READ_TURN_S
     reads = [1000 - flood.n_left for flood in stand.floods]
     assert min(reads) >= 20 and max(reads) <= 2 * min(reads)
 
 
 def test_short_reads_of_a_turn_stop_nobody() -> None:
     """What costs little is never in line, and at rest nothing is called."""
-    stand = Stand([(TURN_S / 1000, 10)] * 20)
+    stand = Stand([(READ_TURN_S / 1000, 10)] * 20)
     stand.turn()
     assert all(flood.is_reading for flood in stand.floods)
     stand.turn()
@@ -86,7 +85,9 @@ def test_short_reads_of_a_turn_stop_nobody() -> None:
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(
-        st.tuples(st.floats(min_value=TURN_S / 1000, max_value=TURN_S), st.integers(min_value=0, max_value=40)),
+        st.tuples(
+            st.floats(min_value=READ_TURN_S / 1000, max_value=READ_TURN_S), st.integers(min_value=0, max_value=40)
+        ),
         min_size=1,
         max_size=20,
     )
@@ -98,5 +99,5 @@ def test_all_is_read_and_turns_are_short(floods: list[tuple[float, int]]) -> Non
     stand.turn()
     stand.turn()
     for _ in range(n):
-        assert stand.turn() <= 4 * TURN_S
+        assert stand.turn() <= 4 * READ_TURN_S
     assert not any(flood.n_left for flood in stand.floods)
