@@ -364,35 +364,31 @@ def _adapter(entry: UpstreamEntry) -> ProviderAdapter | None:
 
 def health_checks_of(n_workers: int, logger: logging.Logger, loop: asyncio.AbstractEventLoop) -> HealthChecks:
     """Return the health checks of one of so many workers."""
-
-    def on_health(member: Member, problem: str | None) -> None:
-        if problem is None:
-            logger.info(
-                "the upstream %(upstream)s (%(origin)s) answers its probes again",
-                {"upstream": member.name, "origin": member.address},
-            )
-        else:
-            logger.warning(
-                "the upstream %(upstream)s (%(origin)s) is ejected: its probes fail: %(error)s",
-                {"upstream": member.name, "origin": member.address, "error": problem},
-            )
-
-    def on_load(member: Member, problem: str | None) -> None:
-        if problem is None:
-            logger.info(
-                "the load of upstream %(upstream)s (%(origin)s) can be read again",
-                {"upstream": member.name, "origin": member.address},
-            )
-        else:
-            logger.warning(
-                "the load of upstream %(upstream)s (%(origin)s) can't be read: %(error)s",
-                {"upstream": member.name, "origin": member.address, "error": problem},
-            )
-
     return HealthChecks(
         loop,
         load_every_s=load_every_s(n_workers),
-        on_health=on_health,
-        on_load=on_load,
+        on_health=_telling(
+            logger,
+            "the upstream %(upstream)s (%(origin)s) answers its probes again",
+            "the upstream %(upstream)s (%(origin)s) is ejected: its probes fail: %(error)s",
+        ),
+        on_load=_telling(
+            logger,
+            "the load of upstream %(upstream)s (%(origin)s) can be read again",
+            "the load of upstream %(upstream)s (%(origin)s) can't be read: %(error)s",
+        ),
         on_bug=lambda exc: logger.error("%s", crash_text(exc)),
     )
+
+
+def _telling(logger: logging.Logger, well: str, wrong: str) -> Callable[[Member, str | None], None]:
+    """Return what logs the lines of a member: that something is wrong with it, and that it is well again."""
+
+    def tell(member: Member, problem: str | None) -> None:
+        subject = {"upstream": member.name, "origin": member.address}
+        if problem is None:
+            logger.info(well, subject)
+        else:
+            logger.warning(wrong, {**subject, "error": problem})
+
+    return tell
