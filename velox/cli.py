@@ -653,7 +653,7 @@ def _add_usage(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     usage.add_argument("--since", default="30d", metavar="TIME", help="a day, a time, or 24h or 30d ago (default: 30d)")
     usage.add_argument("--until", metavar="TIME", help="before this time (default: now)")
     usage.add_argument(
-        "--by", metavar="NAMES", help="key, team, user, tag, upstream, model, minute, hour, day (default: day)"
+        "--by", metavar="NAMES", help="key, team, user, tag, upstream, model, agent, minute, hour, day (default: day)"
     )
     usage.add_argument("--key", metavar="KEY", help="only of this key: its name, or as `--by key` shows it")
     usage.add_argument("--team", metavar="TEAM", help="only of this team's keys")
@@ -661,6 +661,7 @@ def _add_usage(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     usage.add_argument("--tag", metavar="TAG", help="only of keys with this tag")
     usage.add_argument("--upstream", metavar="NAME", help="only of this upstream")
     usage.add_argument("--model", metavar="NAME", help="only of this model, as clients name it")
+    usage.add_argument("--agent", metavar="NAME", help="only of this family of programs, as `--by agent` shows it")
     usage.add_argument("--calls", action="store_true", help="each call instead of sums, for as long as they are kept")
     usage.add_argument(
         "--format", dest="form", choices=("table", "csv", "jsonl"), help="default: table, and jsonl with --to"

@@ -304,6 +304,42 @@ def test_case_14_attempts_that_worked_are_linked_and_each_counts(
     assert (answered["flags"], answered["output_tokens"]) == ("", told.completion_tokens)
 
 
+def test_costs_are_summed_by_the_programs_of_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever one writes there: few families. In the command, the admin API, and each call's record."""
+    folder = tmp_path / "ledger"
+    body = json.dumps({"model": "own", "messages": MESSAGES, "max_tokens": 5}).encode()
+    with recording(folder) as velox:
+        ask(velox, max_tokens=5)
+        for agent in (
+            "claude-cli/2.1.119 (external, cli)",
+            "codex_cli_rs/0.125.0",
+            "codex_exec/0.63.0",
+            "my own/1",
+            None,
+        ):
+            headers = {} if agent is None else {"user-agent": agent}
+            assert velox.request("POST", "/v1/chat/completions", body, headers).status == 200
+        until(lambda: n_kept(folder) == 6, "all are kept while it runs")
+        shown = velox.admin("/api/v1/usage?by=agent&agent=codex").json()["data"]
+        both = velox.admin("/api/v1/usage?by=agent&tag=eu")
+        calls = velox.admin("/api/v1/calls?agent=claude-code").json()["data"]
+    assert isinstance(shown, list) and [(row["agent"], row["calls"]) for row in shown] == [("codex", 2)]
+    assert (both.status, both.error()["field"]) == (400, "by")
+    assert isinstance(calls, list) and [call["agent"] for call in calls] == ["claude-code"]
+
+    rows = usage(folder, capsys, "--by", "agent")
+    assert {row["agent"]: row["calls"] for row in rows} == {
+        "claude-code": 1,
+        "codex": 2,
+        "openai-python": 1,
+        "other": 2,
+    }
+    assert [row["agent"] for row in usage(folder, capsys, "--calls", "--agent", "codex")] == ["codex"] * 2
+    environ = {"VELOX_LEDGER": str(folder), "VELOX_API_KEYS": KEY}
+    assert main(["usage", "--by", "agent,tag"], environ) == 2
+    assert "expected tag or agent" in capsys.readouterr().err
+
+
 def test_client_that_asks_is_told_what_its_answer_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the head of an answer, behind a stream: what the record says. Who does not ask gets no such header."""
     folder, prices = tmp_path / "ledger", tmp_path / "prices.yaml"

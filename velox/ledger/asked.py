@@ -12,7 +12,7 @@ from typing import Final
 from velox.ledger.store import DIMENSIONS, PERIODS, Dimension, Question
 from velox.ledger.totals import DAY_S, KEPT_S, spans
 
-__all__ = ["FOREVER_S", "check_kept", "parse_dimensions", "parse_time"]
+__all__ = ["FOREVER_S", "check_kept", "check_together", "parse_dimensions", "parse_time"]
 
 # The begin of the last day that a date can have: sums by day answer no question that ends within one.
 FOREVER_S: Final = 253_402_214_400
@@ -52,6 +52,13 @@ def parse_time(text: str, now: datetime.datetime) -> int:
     except (ValueError, OverflowError):
         message = "expected a day (2026-11-23), a time (2026-11-23T12:00), or a time ago (24h, 30d)"
         raise ValueError(message) from None
+
+
+def check_together(question: Question) -> None:
+    """Raise ValueError, which says what was expected, if there are no sums of such dimensions together."""
+    named = (*question.by, *dict(question.where))
+    if "tag" in named and "agent" in named:
+        raise ValueError("expected tag or agent: there are no sums of both; single calls have both (`--calls`)")
 
 
 def check_kept(question: Question, now: datetime.datetime) -> None:

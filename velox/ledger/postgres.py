@@ -50,6 +50,7 @@ from velox.ledger.totals import (
     sums_text,
     total_question,
     totals_of,
+    without_agent,
 )
 
 __all__ = ["PostgresStore", "numbered", "safe_text"]
@@ -64,6 +65,7 @@ _GROUP: Final = "gateway text NOT NULL, period text NOT NULL, start bigint NOT N
 )
 _PRIMARY: Final = f"period, start, {', '.join(_NAMES)}, gateway"
 _TAG_PRIMARY: Final = f"period, start, tag, {', '.join(_NAMES)}, gateway"
+_AGENT_PRIMARY: Final = f"period, start, agent, {', '.join(_NAMES)}, gateway"
 # The name of a key in what calls have for it; of those that no client has, all of it.
 _KEY_NAME: Final = "CASE WHEN key ~ '^[0-9a-f]{16} ' THEN substr(key, 18) ELSE key END"
 _MIGRATIONS: Final = (
@@ -115,8 +117,15 @@ CREATE UNLOGGED TABLE velox_answer (digest bytea PRIMARY KEY, value bytea NOT NU
 CREATE INDEX velox_answer_until ON velox_answer (until);
 CREATE INDEX velox_answer_made ON velox_answer (made) INCLUDE (bytes)
 """,
+    # What was recorded before is of no agent.
+    f"""
+ALTER TABLE velox_call ADD COLUMN agent text NOT NULL DEFAULT '';
+CREATE TABLE velox_agent_total ({_GROUP}, agent text COLLATE "C" NOT NULL, {_COUNTS}, PRIMARY KEY ({_AGENT_PRIMARY}));
+INSERT INTO velox_agent_total SELECT gateway, period, start, {", ".join(_NAMES)}, '', {", ".join(Sums._fields)}
+    FROM velox_total
+""",
 )
-_NEWER_NAMES: Final = ("account", "path", "tier", "answered_model", "price")
+_NEWER_NAMES: Final = ("account", "path", "tier", "answered_model", "price", "agent")
 _CALL_TYPES: Final[dict[str, str]] = {
     **dict.fromkeys(("day",), "integer"),
     **dict.fromkeys(("process", "number"), "bigint"),
@@ -150,6 +159,8 @@ _ADD: Final = _adding("velox_total", (), _PRIMARY)
 _ADD_BY_TAG: Final = _adding(
     "velox_tag_total", ("text",), 'period, start, tag, key, team, "user", upstream, model, gateway'
 )
+_ADD_BY_AGENT: Final = _adding("velox_agent_total", ("text",), _AGENT_PRIMARY)
+_TABLES: Final = ("velox_total", "velox_tag_total", "velox_agent_total")
 _KEPT_CALLS: Final = ", ".join(_CALL_TYPES)
 _INSERT: Final = (
     f"INSERT INTO velox_call ({_KEPT_CALLS}) SELECT {', '.join(list(_CALL_TYPES)[:-1])},"
@@ -250,6 +261,7 @@ class PostgresStore:
         rows = added(batch, counted, sums_of_text(dropped))
         self._add_sums(transaction, _ADD, rows.totals)
         self._add_sums(transaction, _ADD_BY_TAG, rows.by_tag)
+        self._add_sums(transaction, _ADD_BY_AGENT, rows.by_agent)
         if batch.names:
             names = [(self._gateway, batch.ring, number, safe_text(text)) for number, text in batch.names.items()]
             transaction.execute_many(_ADD_NAME, names)
@@ -296,8 +308,11 @@ class PostgresStore:
     def carry(self, upstream: str, rows: Iterable[Carried]) -> None:
         """Have the sums of an upstream that no call goes to be these, and no others."""
         with self._database.transaction() as transaction:
-            transaction.execute("DELETE FROM velox_total WHERE upstream = $1", upstream)
-            self._add_sums(transaction, _ADD, carried(upstream, rows))
+            for table in ("velox_total", "velox_agent_total"):
+                transaction.execute(f"DELETE FROM {table} WHERE upstream = $1", upstream)
+            found = carried(upstream, rows)
+            self._add_sums(transaction, _ADD, found)
+            self._add_sums(transaction, _ADD_BY_AGENT, list(map(without_agent, found)))
 
     def newest_s(self) -> int | None:
         """Return when the last day ends of which there are calls: Unix time; None: there are none."""
@@ -319,7 +334,7 @@ class PostgresStore:
         self._days.clear()
         with self._database.transaction() as transaction:
             for period, kept_s in KEPT_S.items():
-                for table in ("velox_total", "velox_tag_total"):
+                for table in _TABLES:
                     sql = f"DELETE FROM {table} WHERE period = $1 AND start < $2"
                     transaction.execute(sql, period, now_s - kept_s)
             # As the database's clock has it: who wrote them went by that.
@@ -332,8 +347,8 @@ class PostgresStore:
 
     def totals(self, question: Question, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
         """Return sums, in the order of their groups. Times are those of the shortest period that is asked for."""
-        tables = self._asked_of("velox_total"), self._asked_of("velox_tag_total")
-        sql, values = total_question(question, *tables, after=after, most=most)
+        table, by_tag, by_agent = map(self._asked_of, _TABLES)
+        sql, values = total_question(question, table, by_tag, by_agent, after=after, most=most)
         whose = (self._gateway,) if self._is_own else ()
         return totals_of(question, self._database.rows(numbered(sql), *whose, *map(_asked, values)))
 
@@ -410,7 +425,7 @@ def _row(gateway: str, call: Call) -> Row:
         *call.tokens,
         call.cost_nano,
         *map(safe_text, (call.prices, call.team, call.user)),
-        *map(safe_text, (call.account, call.path, call.tier, call.answered_model, call.price)),
+        *map(safe_text, (call.account, call.path, call.tier, call.answered_model, call.price, call.agent)),
         safe_text(TAG_SEPARATOR.join(call.tags)),
     )
 

@@ -18,6 +18,7 @@ import struct
 from typing import Final, NamedTuple, TypeAlias
 
 from velox.prices.price import LABEL_SEPARATOR
+from velox.protocol.agents import agent_name
 from velox.shm.record_ring import BODY_BYTES
 
 __all__ = [
@@ -77,14 +78,14 @@ _TEXT_BYTES: Final = 116
 # No more of a text: a client makes up names of models. What is cut off is replaced by a mark. All tags of a key fit.
 _MOST_TEXT: Final = 5 * _TEXT_BYTES
 _CUT: Final = "…".encode()
-# kind, attempt, endpoint, -; status, flags; process, number; started, first byte, duration; 6 names; 6 kinds of tokens;
-# names of its tier and of the model that answered; cost, name of its price; names of team, user, tags and path. What an
-# earlier Velox did not record is 0 there, which stands for no text.
+# kind, attempt, endpoint, agent; status, flags; process, number; started, first byte, duration; 6 names; 6 kinds of
+# tokens; names of its tier and of the model that answered; cost, name of its price; names of team, user, tags and path.
+# What an earlier Velox did not record is 0 there, which stands for no text, and no agent.
 # The numbers of texts that many calls have together are put there, and taken, as the bytes that they are.
-_CALL_FORMAT: Final = struct.Struct("<BBBxHHIQQIQ20sI6I2IqI16s")
-# Attempt, endpoint, status and flags are read as one, too: few calls differ in them.
+_CALL_FORMAT: Final = struct.Struct("<BBBBHHIQQIQ20sI6I2IqI16s")
+# Attempt, endpoint, agent, status and flags are read as one, too: few calls differ in them.
 _READ_FORMAT: Final = struct.Struct("<B7sIQQIQ24s6I8sq20s")
-_SHAPE_FORMAT: Final = struct.Struct("<BBxHH")
+_SHAPE_FORMAT: Final = struct.Struct("<BBBHH")
 _NUMBERS_FORMAT: Final = struct.Struct("<6I2I5I")
 # kind, attempt, number of units, -; process, number; units
 _MOST_REST: Final = 27
@@ -175,7 +176,8 @@ class Call(NamedTuple):
     nano-dollars; None: not known. prices: version of the price that it was counted by; "" for none. team, user: ids of
     whose key it is. tags: of the key. account: id of a managed key; "" for others. path: that was asked, without what
     differs from call to call (endpoints.py). tier, answered_model: that the reply tells; "" for none. price:
-    where the price stands, in the table or file of that version.
+    where the price stands, in the table or file of that version. agent: the family of the client's program
+    (protocol/agents.py); "": not recorded.
     """
 
     process: int
@@ -204,6 +206,7 @@ class Call(NamedTuple):
     tier: str = ""
     answered_model: str = ""
     price: str = ""
+    agent: str = ""
 
     @property
     def id(self) -> str:
@@ -282,19 +285,21 @@ def call_body(
     owners: bytes = bytes(16),
     tier: int = 0,
     answered: int = 0,
+    agent: int = 0,
 ) -> bytes:
     """Return the record of a call, without what is in its rest_body().
 
     names: number_bytes() of key, route, upstream, model, upstream_model. owners: of team, user, tags, path. reason,
-    prices, tier, answered: numbers of its reason, the label of its price, its tier and the model that answered. tokens:
-    the usual ones, and maybe others. The arguments are known by their places because names would take as long as the
-    rest.
+    prices, tier, answered: numbers of its reason, the label of its price, its tier and the model that answered. agent:
+    that of a family, which needs no text. tokens: the usual ones, and maybe others. The arguments are known by their
+    places because names would take as long as the rest.
     """
     n_input, n_output, cached, written, written_1h, reasoning = tokens[:N_USUAL]
     return _CALL_FORMAT.pack(
         _CALL,
         attempt if attempt < 256 else 255,
         endpoint,
+        agent,
         status,
         flags,
         process,
@@ -342,6 +347,7 @@ class Texts(NamedTuple):
     tier: str = ""
     answered_model: str = ""
     price: str = ""
+    agent: str = ""
 
 
 class Kind:
@@ -388,7 +394,7 @@ def call_of(row: CallRow) -> Call:
     """Return a call that was read."""
     _, started_us, process, number, first_us, duration_us = row[:6]
     cost_nano, others, kind = row[12:]
-    names, prices, team, user, tags, account, path, tier, answered_model, price = kind.texts
+    names, prices, team, user, tags, account, path, tier, answered_model, price, agent = kind.texts
     key, route, upstream, model, upstream_model, reason = names
     return Call(
         process,
@@ -417,13 +423,14 @@ def call_of(row: CallRow) -> Call:
         tier,
         answered_model,
         price,
+        agent,
     )
 
 
 def row_of(record: int, call: Call) -> CallRow:
     """Return a call as one that was read. record: the number of its record."""
     names = (call.key, call.route, call.upstream, call.model, call.upstream_model, call.reason)
-    told = (call.account, call.path, call.tier, call.answered_model, call.price)
+    told = (call.account, call.path, call.tier, call.answered_model, call.price, call.agent)
     texts = Texts(names, call.prices, call.team, call.user, call.tags, *told)
     n_input, n_output, cached, written, written_1h, reasoning = call.tokens[:N_USUAL]
     others = call.tokens[N_USUAL:]
@@ -493,8 +500,8 @@ class NameParts:
         return found
 
     def _kind(self, shape: bytes, numbers: bytes) -> Kind:
-        attempt, endpoint, status, flags = _SHAPE_FORMAT.unpack(shape)
-        texts = self._of_call(numbers)
+        attempt, endpoint, agent, status, flags = _SHAPE_FORMAT.unpack(shape)
+        texts = self._of_call(numbers)._replace(agent=agent_name(agent))
         if attempt == 0:
             texts = texts._replace(names=(MIRRORED, *texts.names[1:]), account="")
         return Kind(attempt, endpoint, status, Flag(flags), texts)
@@ -546,9 +553,9 @@ def _read_call(record: int, body: bytes, names: NameParts, rest: Rest | None) ->
     n_input, n_output, cached, written, written_1h, reasoning, told, cost_nano, owned = found[8:]
     others: tuple[int | None, ...] = ()
     if rest is not None:
-        attempt, endpoint, status, flags = _SHAPE_FORMAT.unpack(shape)
+        attempt, endpoint, agent, status, flags = _SHAPE_FORMAT.unpack(shape)
         if flags & _HAS_REST and (rest.process, rest.number, rest.attempt) == (process, number, attempt):
-            shape = _SHAPE_FORMAT.pack(attempt, endpoint, status, flags & ~_HAS_REST)
+            shape = _SHAPE_FORMAT.pack(attempt, endpoint, agent, status, flags & ~_HAS_REST)
             others = (rest.units + _NO_OTHERS)[:_N_OTHERS]
     return (
         record,

@@ -72,6 +72,7 @@ from velox.ledger.totals import (
     sums_text,
     total_question,
     totals_of,
+    without_agent,
 )
 
 __all__ = ["SUMS_FILE", "SqliteStore", "set_damaged_aside"]
@@ -114,6 +115,16 @@ CREATE TABLE tag_total (period TEXT NOT NULL, start INTEGER NOT NULL, key TEXT N
     """
 CREATE TABLE day (day TEXT NOT NULL, ring TEXT NOT NULL, position INTEGER NOT NULL, PRIMARY KEY (day, ring))
     WITHOUT ROWID
+""",
+    # What was recorded before is of no agent.
+    """
+CREATE TABLE agent_total (period TEXT NOT NULL, start INTEGER NOT NULL, key TEXT NOT NULL, team TEXT NOT NULL,
+    user TEXT NOT NULL, upstream TEXT NOT NULL, model TEXT NOT NULL, agent TEXT NOT NULL, n INTEGER NOT NULL,
+    n_errors INTEGER NOT NULL, n_estimated INTEGER NOT NULL, n_unpriced INTEGER NOT NULL, input INTEGER NOT NULL,
+    output INTEGER NOT NULL, cached INTEGER NOT NULL, cache_written INTEGER NOT NULL, reasoning INTEGER NOT NULL,
+    cost_nano INTEGER NOT NULL, PRIMARY KEY (period, start, agent, key, team, user, upstream, model)) WITHOUT ROWID;
+INSERT INTO agent_total SELECT period, start, key, team, user, upstream, model, '', n, n_errors, n_estimated,
+    n_unpriced, input, output, cached, cache_written, reasoning, cost_nano FROM total
 """,
 )
 _DAY_MIGRATIONS: Final = (
@@ -162,6 +173,9 @@ ALTER TABLE call ADD COLUMN search_units INTEGER
 """,
     # A file without calls may have them in the order of their start from here on (_BY_TIME).
     "",
+    """
+ALTER TABLE call ADD COLUMN agent INTEGER NOT NULL DEFAULT 0
+""",
 )
 # Calls in the order of their start: that of one before it is found by no index, and those that come stand at the end.
 # A file that has calls keeps them as they are: to write them anew takes minutes for some million.
@@ -177,7 +191,8 @@ CREATE TABLE call (process INTEGER NOT NULL, number INTEGER NOT NULL, attempt IN
     tier INTEGER NOT NULL, answered_model INTEGER NOT NULL, price INTEGER NOT NULL, audio_input INTEGER,
     audio_cached INTEGER, audio_output INTEGER, image_input INTEGER, image_output INTEGER, web_searches INTEGER,
     image_cached INTEGER, sound_ms INTEGER, letters INTEGER, pictures INTEGER, video_ms INTEGER, pages INTEGER,
-    annotated_pages INTEGER, search_units INTEGER, PRIMARY KEY (started_us, process, number, attempt)) WITHOUT ROWID;
+    annotated_pages INTEGER, search_units INTEGER, agent INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (started_us, process, number, attempt)) WITHOUT ROWID;
 CREATE INDEX call_key ON call (key, started_us)
 """
 _DAY_US: Final = DAY_S * US
@@ -195,7 +210,7 @@ _COLUMNS: Final = (
     *("input", "output", "cached", "cache_written", "cache_written_1h", "reasoning", "cost_nano"),
     *("attempt", "ring", "endpoint", "status", "flags"),
     *("key", "route", "upstream", "model", "upstream_model", "reason"),
-    *("prices", "team", "user", "tags", "account", "path", "tier", "answered_model", "price"),
+    *("prices", "team", "user", "tags", "account", "path", "tier", "answered_model", "price", "agent"),
 )
 _N_VALUES: Final = 13  # of a row that go into columns as they are
 # Names of columns are ours in all that is put together here; what others give is a parameter.
@@ -220,6 +235,9 @@ _SUMS: Final = tuple(
 )
 _ADD: Final = f"INSERT INTO total VALUES ({', '.join('?' * 17)}) {_SET}"
 _ADD_BY_TAG: Final = f"INSERT INTO tag_total VALUES ({', '.join('?' * 18)}) {_SET}"
+_ADD_BY_AGENT: Final = f"INSERT INTO agent_total VALUES ({', '.join('?' * 18)}) {_SET}"
+_TABLES: Final = ("total", "tag_total", "agent_total")
+_WHOLE_TABLES: Final = ("total", "agent_total")  # each of which has all calls, once
 
 
 class SqliteStore:
@@ -301,6 +319,7 @@ class SqliteStore:
             rows = added(Batch("", 0, (), {}, 0), [row_of(0, call) for call in some], NOTHING)
             sums.executemany(_ADD, map(_bounded, rows.totals))
             sums.executemany(_ADD_BY_TAG, map(_bounded, rows.by_tag))
+            sums.executemany(_ADD_BY_AGENT, map(_bounded, rows.by_agent))
         return n
 
     def reads_from(self, ring: str, oldest: int) -> int:
@@ -344,10 +363,14 @@ class SqliteStore:
 
     def _check(self, day: str, counted: Mapping[str, tuple[int, int]]) -> Iterator[str]:
         """Compare the sums of a day with what its rows have by upstream: calls, and cost."""
-        sums, start = self._sums, day_s(day)
-        sql = "SELECT upstream, sum(n), sum(cost_nano) FROM total WHERE period = 'day' AND start = ? AND key <> ?"
-        rows = sums.execute(f"{sql} GROUP BY upstream", (start, NOT_RECORDED)).fetchall()
-        known = {upstream: (n, cost) for upstream, n, cost in rows}
+        sums, start, of_tables = self._sums, day_s(day), []
+        for table in _WHOLE_TABLES:
+            sql = (
+                f"SELECT upstream, sum(n), sum(cost_nano) FROM {table} WHERE period = 'day' AND start = ? AND key <> ?"
+            )
+            rows = sums.execute(f"{sql} GROUP BY upstream", (start, NOT_RECORDED)).fetchall()
+            of_tables.append({upstream: (n, cost) for upstream, n, cost in rows})
+        known = of_tables[0]
         # Where sums have more, they tell of calls whose rows are lost. They stay: it was spent.
         missing = sum(max(known.get(name, (0, 0))[0] - n, 0) for name, (n, _) in counted.items())
         if missing:
@@ -355,11 +378,15 @@ class SqliteStore:
                 f"{self._path(day)}: {missing} calls are in the sums, and their rows are lost: no `velox usage --calls`"
                 " shows them"
             )
-        less = {name for name, of_rows in counted.items() if any(map(int.__gt__, of_rows, known.get(name, (0, 0))))}
+        less = any(
+            any(map(int.__gt__, of_rows, each.get(name, (0, 0))))
+            for each in of_tables
+            for name, of_rows in counted.items()
+        )
         if less and not missing:
             with transaction(sums):
                 marks = ", ".join("?" * len(counted))
-                for table in ("total", "tag_total"):
+                for table in _TABLES:
                     where = f"start >= ? AND start < ? AND key <> ? AND upstream IN ({marks})"
                     values = (start, start + DAY_S, NOT_RECORDED, *counted)
                     for period in PERIODS:
@@ -404,6 +431,7 @@ class SqliteStore:
             rows = added(batch, _since(calls, position), dropped)
             sums.executemany(_ADD, map(_bounded, rows.totals))
             sums.executemany(_ADD_BY_TAG, map(_bounded, rows.by_tag))
+            sums.executemany(_ADD_BY_AGENT, map(_bounded, rows.by_agent))
             if batch.names:
                 names = [(batch.ring, number, text) for number, text in batch.names.items()]
                 sums.executemany("INSERT OR REPLACE INTO name VALUES (?, ?, ?)", names)
@@ -419,8 +447,11 @@ class SqliteStore:
     def carry(self, upstream: str, rows: Iterable[Carried]) -> None:
         """Have the sums of an upstream that no call goes to be these, and no others."""
         with _failing(self._folder / SUMS_FILE), transaction(self._sums):
-            self._sums.execute("DELETE FROM total WHERE upstream = ?", (upstream,))
-            self._sums.executemany(_ADD, map(_bounded, carried(upstream, rows)))
+            for table in _WHOLE_TABLES:
+                self._sums.execute(f"DELETE FROM {table} WHERE upstream = ?", (upstream,))
+            found = [_bounded(row) for row in carried(upstream, rows)]
+            self._sums.executemany(_ADD, found)
+            self._sums.executemany(_ADD_BY_AGENT, map(without_agent, found))
 
     def newest_s(self) -> int | None:
         """Return when the last day ends of which there are calls: Unix time; None: there are none."""
@@ -440,7 +471,7 @@ class SqliteStore:
                     failure = exc
         with _failing(self._folder / SUMS_FILE), transaction(self._sums):
             for period, kept_s in KEPT_S.items():
-                for table in ("total", "tag_total"):
+                for table in _TABLES:
                     sql = f"DELETE FROM {table} WHERE period = ? AND start < ?"
                     self._sums.execute(sql, (period, now_s - kept_s))
             self._sums.execute("DELETE FROM day WHERE day < ?", (oldest,))
@@ -459,7 +490,7 @@ class SqliteStore:
 
     def totals(self, question: Question, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
         """Return sums, in the order of their groups. Times are those of the shortest period that is asked for."""
-        sql, values = total_question(question, "total", "tag_total", _SUMS, after, most)
+        sql, values = total_question(question, *_TABLES, _SUMS, after, most)
         with _failing(self._folder / SUMS_FILE):
             return totals_of(question, self._sums.execute(sql, values))
 
@@ -471,10 +502,12 @@ class SqliteStore:
             begin, since_us = after, after.started_us
         first, last = day_text(since_us), day_text(until_us)
         where = tuple(each for each in question.where if each[0] not in PERIODS)
+        has_tag = any(dimension == "tag" for dimension, _ in where)
+        of_sums = tuple(each for each in where if not has_tag or each[0] != "agent")  # which have no two of these
         for path in self._paths():
             day = path.stem.removeprefix("calls-")
             if first <= day <= last:
-                found = self.totals(Question(day_s(day), day_s(day) + DAY_S, ("key",), where)) if where else ()
+                found = self.totals(Question(day_s(day), day_s(day) + DAY_S, ("key",), of_sums)) if where else ()
                 if where and not found:
                     continue
                 few = sum(total.sums.n for total in found) <= _FEW
@@ -653,11 +686,11 @@ class _DayFile:
             key, route, upstream, model, upstream_model, reason = (texts[number] for number in rest[6:12])
             cost_nano = rest[18]
             prices, team, user, tags, *names = (texts[number] for number in rest[19:28])
-            tokens = Tokens(*rest[12:18], *rest[28:])
+            tokens, agent = Tokens(*rest[12:18], *rest[28:-1]), texts[rest[-1]]
             yield Call(
                 *(process, number, attempt, endpoint, status, Flag(flags), started_us, first_byte_us, duration_us),
                 *(key, route, upstream, model, upstream_model, reason, tokens, cost_nano, prices),
-                *(team, user, tuple(tags.split(TAG_SEPARATOR)) if tags else (), *names),
+                *(team, user, tuple(tags.split(TAG_SEPARATOR)) if tags else (), *names, agent),
             )
 
     def close(self) -> None:

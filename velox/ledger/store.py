@@ -25,7 +25,7 @@ __all__ = [
     "Total",
 ]
 
-Dimension: TypeAlias = Literal["key", "team", "user", "tag", "upstream", "model", "minute", "hour", "day"]
+Dimension: TypeAlias = Literal["key", "team", "user", "tag", "upstream", "model", "agent", "minute", "hour", "day"]
 DIMENSIONS: Final[tuple[Dimension, ...]] = get_args(Dimension)
 # Seconds of each period that sums are kept of.
 PERIODS: Final[Mapping[str, int]] = {"minute": 60, "hour": 3600, "day": 86_400}
@@ -98,7 +98,7 @@ class Question:
     """Which calls are summed up: those from `since_s` until before `until_s` (Unix time), grouped `by` dimensions.
 
     where: values that dimensions must have. A call with several tags counts under each of them, and one without a tag
-    under none.
+    under none. There are no sums by tag and agent together: totals() raises ValueError then.
     """
 
     since_s: int
@@ -152,7 +152,7 @@ class Store(Protocol):
     def totals(self, question: Question, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
         """Return sums, in the order of their groups: those behind the group `after`, so many.
 
-        Without a limit all. Raises ValueError where no group can be like that.
+        Without a limit all. Raises ValueError where no group can be like that, and for tag with agent.
         """
 
     def calls(self, question: Question, after: CallPlace | None = None, most: int | None = None) -> Iterator[Call]:

@@ -31,6 +31,7 @@ __all__ = [
     "sums_text",
     "total_question",
     "totals_of",
+    "without_agent",
 ]
 
 US: Final = 1_000_000
@@ -49,6 +50,7 @@ _COLUMNS: Final[dict[Dimension, str]] = {
     "tag": "tag",
     "upstream": "upstream",
     "model": "model",
+    "agent": "agent",
     "minute": "start",
     "hour": "start / 3600 * 3600",
     "day": "start / 86400 * 86400",
@@ -59,6 +61,7 @@ _LONGEST_FIRST: Final[Sequence[Dimension]] = ("day", "hour", "minute")
 _MINUTE_S: Final = 60
 _MINUTE_US: Final = _MINUTE_S * US
 _ESTIMATED: Final = int(Flag.ESTIMATED)
+_N_NAMED: Final = 7  # of a row of sums, before these: period, start and names
 _SUMS: Final = tuple(f"sum({name})" for name in Sums._fields)
 
 Row = tuple[Any, ...]
@@ -66,16 +69,18 @@ _Group = tuple[Any, ...]  # the minute, and the names that are counted together
 
 
 class Added(NamedTuple):
-    """Rows that are added to sums: period, start, names, sums. by_tag: with the tag as the last name."""
+    """Rows that are added to sums: period, start, names, sums. by_tag, by_agent: with that as the last name."""
 
     totals: list[Row]
     by_tag: list[Row]
+    by_agent: list[Row]
 
 
 def added(batch: Batch, calls: Sequence[CallRow], dropped: Sums) -> Added:
     """Return what a batch adds, of whose calls these count. dropped: what of the ring's was counted before."""
     by_group: dict[_Group, list[int]] = {}
     by_tag: dict[_Group, list[int]] = {}
+    by_agent: dict[_Group, list[int]] = {}
     for minute, of_minute in _by_kind(calls).items():
         for kind, counted in of_minute.items():
             texts = kind.texts
@@ -84,16 +89,26 @@ def added(batch: Batch, calls: Sequence[CallRow], dropped: Sums) -> Added:
             sums = (n, n if reason != "ok" else 0, n if int(kind.flags) & _ESTIMATED else 0, *counted[1:])
             group = (minute, key, texts.team, texts.user, upstream, model)
             _add(by_group, group, sums)
+            _add(by_agent, (*group, texts.agent), sums)
             for tag in dict.fromkeys(texts.tags):
                 _add(by_tag, (*group, tag), sums)
-    totals = _rows(by_group)
+    totals, of_agents = _rows(by_group), _rows(by_agent)
     # One after the other is counted, so a call's cost may come in the batch after its number. After a power failure the
     # ring may know less than it did: then it has begun to count again from there.
     more = Sums(*(max(new - old, 0) for new, old in zip(batch.dropped, dropped, strict=True)))
     if any(more):
-        for period, seconds in PERIODS.items():
-            totals.append((period, batch.time_s // seconds * seconds, NOT_RECORDED, "", "", "", "", *more))
-    return Added(totals, _rows(by_tag))
+        lost = [
+            (period, batch.time_s // seconds * seconds, NOT_RECORDED, "", "", "", "", *more)
+            for period, seconds in PERIODS.items()
+        ]
+        totals += lost
+        of_agents += map(without_agent, lost)
+    return Added(totals, _rows(by_tag), of_agents)
+
+
+def without_agent(row: Row) -> Row:
+    """Return a row of sums as one of those by agent, of calls of which none is known."""
+    return (*row[:_N_NAMED], "", *row[_N_NAMED:])
 
 
 def carried(upstream: str, rows: Iterable[Carried]) -> list[Row]:
@@ -132,13 +147,14 @@ def total_question(
     question: Question,
     table: str,
     tag_table: str,
+    agent_table: str,
     sums: Sequence[str] = _SUMS,
     after: Sequence[str] = (),
     most: int | None = None,
 ) -> tuple[str, tuple[Any, ...]]:
     """Return SQL with `?` for each value, and the values. sums: how a database sums up each column.
 
-    after, most: as in Store.totals().
+    after, most: as in Store.totals(). Raises ValueError as that does.
     """
     parts = spans(question)
     columns = [_column(dimension, parts) for dimension in question.by]
@@ -149,7 +165,10 @@ def total_question(
     if after and columns:
         conditions.append(f"({', '.join(columns)}) > ({', '.join('?' * len(columns))})")
         values += [_group_value(*each) for each in zip(question.by, after, strict=True)]
-    asked = tag_table if "tag" in (*question.by, *dict(question.where)) else table
+    named = (*question.by, *dict(question.where))
+    if "tag" in named and "agent" in named:
+        raise ValueError("there are no sums by tag and agent together")
+    asked = tag_table if "tag" in named else agent_table if "agent" in named else table
     group = f" GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if columns else ""
     limit = "" if most is None or not columns else f" LIMIT {most:d}"
     select = ", ".join([*columns, *sums])

@@ -53,7 +53,7 @@ class _Numbers(NamedTuple):
 class OpenCall:
     """A call that has begun; as in record.Call. place: among the open ones of the ring."""
 
-    __slots__ = ("attempt", "endpoint", "is_stream", "names", "number", "numbers", "place", "started_us")
+    __slots__ = ("agent", "attempt", "endpoint", "is_stream", "names", "number", "numbers", "place", "started_us")
 
     def __init__(
         self,
@@ -65,7 +65,9 @@ class OpenCall:
         names: CallNames,
         numbers: _Numbers,
         place: int,
+        agent: int,
     ) -> None:
+        self.agent: Final = agent
         self.number: Final = number
         self.attempt: Final = attempt
         self.endpoint: Final = endpoint
@@ -116,8 +118,12 @@ class CallWriter:
         tokens: tuple[int | None, int | None],
         cost_nano: int | None = None,
         prices: str = "",
+        agent: int = 0,
     ) -> OpenCall:
-        """Note a call before it is sent. tokens: of the prompt and of the answer, estimated. prices: as in end()."""
+        """Note a call before it is sent. tokens: of the prompt and of the answer, estimated. prices: as in end().
+
+        agent: the number of its client's family (protocol/agents.py).
+        """
         numbers = self._sets.get(names)
         if numbers is None:
             numbers = self._find(names)
@@ -141,9 +147,10 @@ class CallWriter:
             numbers.owners,
             0,
             0,
+            agent,
         )
         place = self._ring.open(body)
-        return OpenCall(number, attempt, endpoint, is_stream, started_us, names, numbers, place)
+        return OpenCall(number, attempt, endpoint, is_stream, started_us, names, numbers, place, agent)
 
     def end(
         self,
@@ -191,6 +198,7 @@ class CallWriter:
             numbers.owners,
             (known(tier) or self._number(tier)) if tier else 0,
             (known(answered) or self._number(answered)) if answered else 0,
+            call.agent,
         )
         if (rest is not None and not ring.put(rest)) or not ring.put(body):
             ring.add_dropped((1, tokens[0] or 0, tokens[1] or 0, cost_nano or 0, cost_nano is None))

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from velox.ledger.record import Call, Flag, Tokens
 from velox.ledger.writer import CallNames, CallWriter, OpenCall
+from velox.protocol.agents import AGENTS
 from velox.shm.record_ring import RecordRing
 
 # 2026-11-23 12:00:00 UTC.
@@ -40,6 +41,7 @@ def made_call(number: int, *, started_s: float = NOON_S, **more: Any) -> Call:
         "tier": "flex",
         "answered_model": "gpt-4o-2024-11-20",
         "price": "openai/gpt-4o (flex)",
+        "agent": "claude-code",
     }
     return Call(**fields | more)
 
@@ -66,6 +68,7 @@ def begin(writer: CallWriter, call: Call) -> OpenCall:
         (50, 10),
         cost_nano=900,
         prices=label_of(call),
+        agent=AGENTS.index(call.agent),
     )
 
 

@@ -159,6 +159,8 @@ def test_older_files_are_migrated_with_what_is_in_them(tmp_path: Path) -> None:
     assert (old.key, old.reason, old.cost_nano, old.tokens) == ("k", "ok", 90, Tokens(7, 8, 0, 0, 0, 0))
     assert {name: getattr(old, name) for name in plain} == plain
     assert new == made_call(2, started_s=NOON_S + DAY_S)
+    by_agent = store_of(tmp_path, is_reader=True).totals(Question(ALL.since_s, ALL.until_s, ("agent", "key")))
+    assert [(each.group, each.sums.n) for each in by_agent] == [(("", "k"), 1), (("claude-code", NAMES.key), 1)]
     by_team = store_of(tmp_path, is_reader=True).totals(Question(ALL.since_s, ALL.until_s, ("team", "key")))
     assert [(each.group, each.sums.n) for each in by_team] == [(("", "k"), 1), (("red", NAMES.key), 1)]
 
@@ -179,7 +181,7 @@ def test_file_of_the_version_before_keeps_what_is_in_it(tmp_path: Path) -> None:
     assert old == made_call(
         2, process=1, flags=Flag.STREAM, first_byte_us=5, duration_us=9, route="r", upstream="u", model="m",
         upstream_model="m", tokens=Tokens(7, 8, 3, 2, 1, 4), cost_nano=90, prices="v1", user="ada", tags=("a", "b"),
-        account="", path="", tier="", answered_model="", price="",
+        account="", path="", tier="", answered_model="", price="", agent="",
     )  # fmt: skip
     assert old.key_id == "0011223344556677"
 
@@ -216,12 +218,13 @@ def test_file_with_calls_keeps_their_order_and_takes_more(tmp_path: Path) -> Non
             f" INSERT INTO call SELECT 43981,x,1,1,0,1,200,0,{NOON_S}000000+x,5,9,1,2,3,4,4,5,7,8,0,0,0,0,90,6"
             f"{',7' * 8}{',NULL' * 14} FROM n"
         )
-        before = db.execute("PRAGMA page_count").fetchone(), db.execute("SELECT * FROM call").fetchall()
+        n_pages, before = db.execute("PRAGMA page_count").fetchone(), db.execute("SELECT * FROM call").fetchall()
 
     store_of(tmp_path).close()
     with sqlite3.connect(file) as db:
-        assert (db.execute("PRAGMA page_count").fetchone(), db.execute("SELECT * FROM call").fetchall()) == before
-        assert db.execute("PRAGMA user_version").fetchone() == (6,)
+        assert db.execute("PRAGMA page_count").fetchone() == n_pages
+        assert db.execute("SELECT * FROM call").fetchall() == [(*row, 0) for row in before]  # of no agent
+        assert db.execute("PRAGMA user_version").fetchone() == (7,)
     writer = writer_of(path)
     write(writer, made_call(7, started_us=NOON_S * 1_000_000 + 7))  # that was recorded before, as of a killed process
     write(writer, made_call(n_old + 1, started_s=NOON_S + 1))
@@ -853,3 +856,19 @@ def test_day_that_can_not_be_written_leaves_the_ring_as_it_is(tmp_path: Path) ->
     collect(tmp_path, path)
 
     assert kept(tmp_path) == [made_call(1)]
+
+
+def test_sums_by_agent_that_an_earlier_velox_did_not_add_to_are_made_anew(tmp_path: Path) -> None:
+    """It goes on beside a newer one in an upgrade, and knows no such sums: the rows tell."""
+    path = tmp_path / "0.ring"
+    write(writer_of(path), made_call(1))
+    collect(tmp_path, path)
+    with sqlite3.connect(tmp_path / "ledger.db") as db:
+        db.execute("DELETE FROM agent_total")
+
+    store = store_of(tmp_path)
+    (told,) = store.check()
+    assert "had less than its rows: made anew from 1 calls" in told
+    found = store.totals(Question(ALL.since_s, ALL.until_s, ("agent",)))
+    assert [(each.group, each.sums.n) for each in found] == [(("claude-code",), 1)]
+    assert total(tmp_path).n == 1 and store.check() == []

@@ -72,7 +72,7 @@ def test_tables_of_the_version_before_keep_what_is_in_them(url: str) -> None:
     expected = made_call(
         2, process=1, flags=Flag.STREAM, first_byte_us=5, duration_us=9, route="r", upstream="u", model="m",
         upstream_model="m", tokens=Tokens(7, 8, 3, 2, 1, 4), cost_nano=90, prices="v1", user="ada", tags=("a", "b"),
-        account="", path="", tier="", answered_model="", price="",
+        account="", path="", tier="", answered_model="", price="", agent="",
     )  # fmt: skip
     assert old == [expected, expected._replace(number=3)]
     assert new == made_call(9, started_s=NOON_S + 1)

@@ -533,3 +533,49 @@ def test_group_that_can_not_be_is_refused(store: Store) -> None:
     for label in ("", "2026-13-01", "yesterday"):
         with pytest.raises(ValueError, match=r".+"):
             store.totals(dataclasses.replace(ALL, by=("day", "key")), (label, "k"), 1)
+
+
+def test_calls_are_summed_by_the_program_of_their_client(store: Store) -> None:
+    """Each call is in one sum by agent, also what no record tells of, and what another gateway has recorded."""
+    calls = [
+        made_call(1),
+        made_call(2, agent="codex", model="o3"),
+        made_call(3, agent="codex", team="blue", tags=()),
+        made_call(4, agent=""),
+    ]
+    store.add(batch(calls, dropped=Sums(5, cost_nano=7)))
+    store.carry("(other)", [Carried(NOON_S, "k", "", "", "m", Sums(2, cost_nano=9))])
+    store.carry("(other)", [Carried(NOON_S, "k", "", "", "m", Sums(3, cost_nano=9))])
+
+    assert groups(store, "agent") == {("",): 1 + 5 + 3, ("claude-code",): 1, ("codex",): 2}
+    assert groups(store, "agent", "model", team="red") == {
+        ("", NAMES.model): 1,
+        ("claude-code", NAMES.model): 1,
+        ("codex", "o3"): 1,
+    }
+    assert groups(store, "day", agent="codex") == {("2026-11-23",): 2}
+    by_agent = store.totals(dataclasses.replace(ALL, by=("agent",)))
+    assert Sums(*map(sum, zip(*(each.sums for each in by_agent), strict=True))) == total(store)
+    assert [call.number for call in kept(store, agent="codex")] == [2, 3]
+    assert [call.number for call in kept(store, agent="codex", tag="eu")] == [2]
+    for where in ({"tag": "eu"}, {}):
+        with pytest.raises(ValueError, match="by tag and agent"):
+            groups(store, "agent", "tag", **where)
+    with pytest.raises(ValueError, match="by tag and agent"):
+        groups(store, "agent", tag="eu")
+
+
+def test_agent_of_a_later_version_is_one_of_the_others(store: Store) -> None:
+    """And a record of an earlier one has none."""
+    found = []
+    for number, agent in ((1, 0), (2, 250)):
+        body = call_body(
+            process=1, number=number, attempt=1, endpoint=1, status=200, flags=0, started_us=NOON_S * 1_000_000,
+            first_byte_us=None, duration_us=1, names=number_bytes(1, 1, 1, 1, 1), reason=1, tokens=Tokens(1, 2),
+            cost_nano=5, prices=1, agent=agent,
+        )  # fmt: skip
+        call = read_body(body, NameParts({1: "text"}))
+        assert isinstance(call, Call)
+        found.append(call)
+    store.add(batch(found))
+    assert [call.agent for call in kept(store)] == ["", "other"]

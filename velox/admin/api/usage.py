@@ -19,7 +19,7 @@ from velox.admin.api import schemas
 from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import OWNERS, Field, Route
 from velox.admin.roles import Role
-from velox.ledger.asked import FOREVER_S, check_kept, parse_dimensions, parse_time
+from velox.ledger.asked import FOREVER_S, check_kept, check_together, parse_dimensions, parse_time
 from velox.ledger.record import MOST_INTEGER
 from velox.ledger.report import call_rows, total_rows
 from velox.ledger.store import DIMENSIONS, CallPlace, Dimension, Question, Store
@@ -28,7 +28,7 @@ __all__ = ["UsagePages"]
 
 _PAGE: Final = 1000
 _MOST_PAGE: Final = 10_000
-_FILTERS: Final[tuple[Dimension, ...]] = ("key", "team", "user", "tag", "upstream", "model")
+_FILTERS: Final[tuple[Dimension, ...]] = ("key", "team", "user", "tag", "upstream", "model", "agent")
 _TEXT: Final = {"type": "string"}
 _TIME: Final = {
     "anyOf": [
@@ -108,6 +108,10 @@ class UsagePages:
         after = _groups_of(call.query["cursor"], len(by)) if "cursor" in call.query else ()
         most = call.number("limit", _PAGE, _MOST_PAGE)
         question = self._question(call, by)
+        try:
+            check_together(question)
+        except ValueError as exc:
+            raise ApiError(400, "invalid", f"by: {exc}", "by") from None
         try:
             check_kept(question, self._now())
         except ValueError as exc:

@@ -17,6 +17,7 @@ from velox.gateway.reply.reply import ExpectedReply
 from velox.heads import RequestHead
 from velox.policy.limits.estimate import Estimator
 from velox.policy.retries.deadline import ClientTerms, client_terms
+from velox.protocol.agents import agent_of
 from velox.protocol.content_coding import coding_of
 from velox.protocol.heads.target import SERVER
 from velox.types import Answers, ApiKind, BodyFields, Caller, Dialect, Endpoint, Priority, Timing
@@ -66,9 +67,10 @@ class RequestPlan:
     has been read. expected: what is known of its reply. guard: looks at what its caller's key may not send; None:
     nothing is looked at. client_api: the API that it asks, of those that can be put into another dialect. named: model
     and stream, where its path names them and not its body. path_model: the model alone, whatever its body names.
-    is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them. passed: of
-    an upload, to where it goes on; None: of no upload that has begun. reads_addresses: its reply may hold addresses of
-    the upstream's, also in JSON. has_addresses: it may hold any, or its body may. is_coded: its body came compressed.
+    is_recorded: a model may work for it: its calls are records of the ledger. family, agent: of its path and of its
+    client's program, for them. passed: of an upload, to where it goes on; None: of no upload that has begun.
+    reads_addresses: its reply may hold addresses of the upstream's, also in JSON. has_addresses: it may hold any, or
+    its body may. is_coded: its body came compressed.
     is_probe: it only asks whether somebody is there. timing: what its reply tells of the time that it took. is_unusual:
     it is coded, a probe, its time is told, it is traced, or answered as LiteLLM would (is_litellms).
     """
@@ -103,6 +105,7 @@ class RequestPlan:
     timing: Timing = Timing.NOTHING
     is_unusual: bool = False
     is_litellms: bool = False
+    agent: int = 0
 
 
 def plan_of(
@@ -170,6 +173,7 @@ def plan_of(
         tells_time,
         is_traced or is_litellms or is_coded or is_probe or tells_time > Timing.NOTHING,
         is_litellms,
+        agent_of(head.header(b"user-agent")),
     )
 
 

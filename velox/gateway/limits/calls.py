@@ -167,8 +167,9 @@ class CallLog:
         dialect: Dialect = Dialect.OPENAI,
         path: str = "",
         asked: AskedUnits | None = None,
+        agent: int = 0,
     ) -> RequestCalls:
-        """Return what records the calls of one request. dialect: of its client. path: its family.
+        """Return what records the calls of one request. dialect: of its client. path: its family. agent: its client's.
 
         reservation: in whose budgets they count.
         asked: what it tells of units that are paid in place of tokens; None: nothing.
@@ -188,10 +189,18 @@ class CallLog:
             dialect=dialect,
             path=path,
             asked=asked,
+            agent=agent,
         )
 
     def record_again(
-        self, request_id: bytes, caller: Caller, endpoint: Endpoint, route: str, fields: BodyFields, path: str
+        self,
+        request_id: bytes,
+        caller: Caller,
+        endpoint: Endpoint,
+        route: str,
+        fields: BodyFields,
+        path: str,
+        agent: int = 0,
     ) -> None:
         """Record an answer that was given again: no upstream was asked, it took no tokens and cost nothing.
 
@@ -201,7 +210,7 @@ class CallLog:
         number, asked = int(request_id.rpartition(b"-")[2], 16), fields.model or ""
         names = self.names(caller, route, "", asked, "", path)
         wall_ns = self._wall_ns()
-        call = self._writer.begin(number, 1, endpoint, fields.stream, wall_ns // 1000, names, (0, 0), 0)
+        call = self._writer.begin(number, 1, endpoint, fields.stream, wall_ns // 1000, names, (0, 0), 0, "", agent)
         self._writer.end(
             call,
             status=200,
@@ -236,6 +245,7 @@ class RequestCalls:
     """
 
     __slots__ = (
+        "_agent",
         "_answer",
         "_asked",
         "_begun",
@@ -270,7 +280,9 @@ class RequestCalls:
         dialect: Dialect,
         path: str,
         asked: AskedUnits | None = None,
+        agent: int = 0,
     ) -> None:
+        self._agent: Final = agent
         self._asked: Final = asked
         self._reservation: Final = reservation
         self._log: Final = log
@@ -329,6 +341,7 @@ class RequestCalls:
             (usage.input, usage.output),
             cost_nano,
             label,
+            self._agent,
         )
         return Begun(attempt, upstream, call, now_ns)
 

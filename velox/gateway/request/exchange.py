@@ -475,7 +475,8 @@ class Exchange(AttemptHost):
         route, calls, plan = self._route, self.gateway.parts.calls, self.plan
         assert route is not None, "it has the cache"
         if calls is not None and plan.is_recorded:
-            calls.record_again(self.id, plan.caller, plan.endpoint, route.parts.entry.name, self.fields, plan.family)
+            name = route.parts.entry.name
+            calls.record_again(self.id, plan.caller, plan.endpoint, name, self.fields, plan.family, plan.agent)
         entry = found.entry
         own: Headers = [(b"x-velox-cache", b"hit; age=%d" % int(found.age_s))]
         if plan.terms.wants_cost:
@@ -1276,6 +1277,7 @@ class Exchange(AttemptHost):
             dialect=plan.dialect,
             path=plan.family,
             asked=asked,
+            agent=plan.agent,
         )
         return None
 

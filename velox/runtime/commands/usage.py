@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from velox.ledger.asked import FOREVER_S, check_kept, parse_dimensions, parse_time
+from velox.ledger.asked import FOREVER_S, check_kept, check_together, parse_dimensions, parse_time
 from velox.ledger.report import CALL_NAMES, Format, call_rows, lines, total_names, total_rows
 from velox.ledger.store import Dimension, Question, Store
 
@@ -36,6 +36,7 @@ class UsageArguments(NamedTuple):
     tag: str | None = None
     upstream: str | None = None
     model: str | None = None
+    agent: str | None = None
     calls: bool = False
 
 
@@ -50,6 +51,7 @@ def usage_lines(store: Store, asked: UsageArguments, now: datetime.datetime) -> 
     )
     if asked.calls:
         return lines(call_rows(store.calls(question)), asked.form, CALL_NAMES)
+    _checked("--by", asked.by, lambda _: check_together(question))
     try:
         check_kept(question, now)
     except ValueError as exc:
@@ -65,6 +67,7 @@ def _where(asked: UsageArguments) -> Iterator[tuple[Dimension, str]]:
         ("tag", asked.tag),
         ("upstream", asked.upstream),
         ("model", asked.model),
+        ("agent", asked.agent),
     )
     yield from ((dimension, value) for dimension, value in given if value is not None)
 

@@ -5,7 +5,7 @@ import { address, all } from "../api.js";
 import { count, dollars } from "../format.js";
 import { Chart, Failure, Table, Tiles, useLoaded } from "../parts.js";
 
-const BY = ["model", "upstream", "key", "team", "user", "tag", "route", "endpoint", "day"];
+const BY = ["model", "upstream", "key", "team", "user", "tag", "agent", "route", "endpoint", "day"];
 const PERIODS = [["24h", "a day"], ["7d", "7 days"], ["30d", "30 days"], ["90d", "90 days"]];
 const NUMBERS = [
     ["calls", "calls"], ["errors", "failed"], ["input_tokens", "input"], ["output_tokens", "output"],
