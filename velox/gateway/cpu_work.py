@@ -1,7 +1,7 @@
 """Work that would block the event loop: done in steps, with other turns in between, or in a thread.
 
     in_steps()          takes a generator's steps, each a millisecond at most, where one such work is done at a time
-    in_turns()          the same, of many at a time: all share half a millisecond of each turn (net/turn_budget.py)
+    in_turns()          the same, of many at a time: all share a millisecond of each turn (net/turn_budget.py)
     in_turn()           does what is one step, in their line
     TranslationThread   runs what has no steps, or long ones: a large request or reply that is put into another API, a
                         body in br

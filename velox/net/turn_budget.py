@@ -19,9 +19,8 @@ from typing import Final, Protocol
 
 __all__ = ["TURN_S", "TurnBudget", "TurnWaiter"]
 
-# Of each turn. A request takes some turns, and each lasts twice as long while a thread has the interpreter's lock for
-# half of the time (gateway/cpu_work.py).
-TURN_S: Final = 0.0005
+# Of each turn. A step of the loop that takes longer is felt by others (docs/benchmarks).
+TURN_S: Final = 0.001
 
 
 class TurnWaiter(Protocol):

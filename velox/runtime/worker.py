@@ -49,6 +49,7 @@ from velox.ledger.writer import CallWriter
 from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
+from velox.net.client.ingress_state import CLIENTS_SHARE
 from velox.net.client.tls import TlsIngress
 from velox.net.tunnel import TunnelLimits
 from velox.net.turn_budget import TURN_S, TurnBudget
@@ -329,7 +330,7 @@ _TIMING_RULES: Final = {
     "all": TimingRule(least=Timing.HEAD),
     "off": TimingRule(most=Timing.NOTHING),
 }
-# R-MEM-4 asks for four looks at the memory a second. One timer for all that is due so often: each time that a worker at
+# The memory is looked at four times a second. One timer for all that is due so often: each time that a worker at
 # rest wakes up costs about 0.25 ms, as all that is touched has left the caches.
 _TICK_S: Final = 0.25
 _CONTENT_FACTOR: Final = 16
@@ -352,7 +353,7 @@ class WorkerContext:
     block: of shared memory, this process's own. sockets: to accept connections on. others_sockets: those of the other
     workers, by slot, for when they do not. channel: for requests for profiles. notify: a pipe that wakes the
     supervisor. read_clock: times reads of upstreams, in seconds. share_s: of each turn of the loop, for each kind of
-    work that requests share.
+    work that requests share; what clients send has a part of it (CLIENTS_SHARE).
     """
 
     slot: int
@@ -663,7 +664,7 @@ class Worker:
             max_per_address=settings.max_connections_per_address,
             http2=engine_factory(settings.http2_engine) if settings.listen_http2 else None,
             guarded=_guarded(settings),
-            turns=TurnBudget(self._loop, share_s=self._context.share_s),
+            turns=TurnBudget(self._loop, share_s=CLIENTS_SHARE * self._context.share_s),
         )
 
     async def run(self) -> None:
@@ -745,7 +746,7 @@ class Worker:
         await self._end(self._loop.time() + (self._settings.drain_timeout_s if self._is_stopped else 0.0))
 
     async def _drain(self, listener: ClientListener, takeover: ListenerTakeover) -> None:
-        """Take the connections that are queued, stop, answer what runs, then tell the rest (R-PROC-4)."""
+        """Take the connections that are queued, stop, answer what runs, then tell the rest."""
         # From here on, as the supervisor counts, which kills what stays longer.
         until_s = self._loop.time() + self._settings.drain_timeout_s
         self._ingress.draining = self._gateway.draining = True

@@ -1,4 +1,4 @@
-"""What lies in a client's socket: what it has not taken of its reply, and whether it takes it fast enough (R-TIME-1).
+"""What lies in a client's socket: what it has not taken of its reply, and whether it takes it fast enough.
 
 Knows: where unsent bytes wait, and how many must leave between two looks. Does not know: when it is looked, or what
 happens to a client that is too slow.

@@ -1,4 +1,4 @@
-"""The bytes that all request bodies of a worker may hold together (R-MEM-2), and what is large of replies.
+"""The bytes that all request bodies of a worker may hold together, and what is large of replies.
 
 Knows: how much is taken, who waits for room and how long. Does not know: what a body is.
 """

@@ -82,7 +82,7 @@ class ClientConnection(asyncio.Protocol, abc.ABC):
             self.ingress.turns.wait(self, is_known=is_known)
 
     def eof_received(self) -> bool:
-        # A client that closes its sending side is taken to have left (R-CANCEL-1): it is not waited for until it has
+        # A client that closes its sending side is taken to have left: it is not waited for until it has
         # read what is on its way; HTTP/2's streams have an end of their own for a request that is whole. A thousand
         # that leave at once have a turn each, like those that come.
         if self.ingress.turns.has_room():

@@ -1,4 +1,4 @@
-"""Limits the connections of clients to a worker, in all and from each address (R-PROC-6).
+"""Limits the connections of clients to a worker, in all and from each address.
 
 Knows: the limits, and how many of each address there are. Does not know: what a refusal looks like, or sockets.
 

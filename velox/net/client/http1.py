@@ -5,7 +5,7 @@ Does not know: where a head or a body ends (protocol/http1/request.py), or what 
 application.py).
 
 Requests that a client pipelines stay unparsed bytes until the one before has been answered, and the client has taken
-the answer (R-H1-10, R-MEM-1).
+the answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from velox.types import ANYONE
 
 __all__ = ["ClientHttp1Connection", "Http1Replies"]
 
-# What a client may send ahead while its request is being answered; more stays in the kernel (R-H1-10).
+# What a client may send ahead while its request is being answered; more stays in the kernel.
 _PIPELINE_BYTES: Final = 64 * 1024
 # Of a body in chunks, between two looks at whether there is time left: half a millisecond, if each brings one byte.
 _LINES_A_STEP: Final = 64
@@ -602,7 +602,7 @@ class ClientHttp1Connection(Http1Replies):
         return True
 
     def _invite_body(self) -> None:
-        """Answer `Expect: 100-continue`, now that the request has passed (R-H1-9); not if the body is coming anyway."""
+        """Answer `Expect: 100-continue`, now that the request has passed; not if the body is coming anyway."""
         if not self._request.buffered:
             self.write(http1_write.CONTINUE_100)
 

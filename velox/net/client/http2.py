@@ -4,7 +4,7 @@ Knows: which stream belongs to which request, the room for its body, what its cl
 read and to write, all timers, how the connection ends. Does not know: frames (protocol/http2/engine.py), or what a
 request means (gateway/, behind application.py).
 
-    reading     stops while the client takes nothing of what is written: answers to PING count like replies (R-H2-6).
+    reading     stops while the client takes nothing of what is written: answers to PING count like replies.
                 One read may have a thousand frames, and each may be a request: all connections share half a
                 millisecond of each turn of the loop (net/turn_budget.py), and what is left of a read waits in line
     writing     once a turn of the loop, for all streams that have something to send in it
@@ -42,7 +42,7 @@ from velox.types import ANYONE
 
 __all__ = ["ClientHttp2Connection"]
 
-# R-H2-8: state that grows with a connection's age, here or in a client, ends with it.
+# State that grows with a connection's age, here or in a client, ends with it.
 _MAX_STREAMS: Final = 10_000
 _MAX_AGE_S: Final = 3600.0
 # How long an answer to our PING is waited for before the last stream is named: a round trip, or a client that does not
@@ -72,7 +72,7 @@ class ClientHttp2Stream(PairsOnly):
 
     A stream has two halves. The request ends it when it has come whole, or is refused with an answer and then
     RST_STREAM(NO_ERROR) (RFC 9113 §8.1). The reply ends it with END_STREAM; a reply that is not whole with
-    RST_STREAM(INTERNAL_ERROR), which no client can take for an end (R-STREAM-1). The stream stays known here, and
+    RST_STREAM(INTERNAL_ERROR), which no client can take for an end. The stream stays known here, and
     timed, until the client has taken the whole reply.
 
     deadline_s: loop time, by when something must have moved; 0: nothing is waited for.
@@ -213,7 +213,7 @@ class ClientHttp2Stream(PairsOnly):
             self._body += data
 
     def _await_body(self) -> None:
-        """Let the body come, and ask for it if the client waits for that (R-H1-9)."""
+        """Let the body come, and ask for it if the client waits for that."""
         self._state = _BODY
         self._pace = Pace(self._connection.ingress.pace)
         self._set_deadline(self._pace.begin(self._connection.ingress.loop.time()))
@@ -439,7 +439,7 @@ class ClientHttp2Stream(PairsOnly):
         self._set_deadline(self._connection.ingress.loop.time())
 
     def gone(self, *, stalled: bool = False) -> None:
-        """The client gave the stream up, or is given up itself: stop all work for it (R-CANCEL-1)."""
+        """The client gave the stream up, or is given up itself: stop all work for it."""
         exchange, self._exchange = self._exchange, None
         self._leave_line()
         self.drop()
@@ -739,7 +739,7 @@ class ClientHttp2Connection(ClientConnection):
     def on_reset(self, stream_id: int, error_code: int, by_us: bool = False) -> None:
         stream = self._streams.get(stream_id)
         if stream is not None:
-            # Before the next frame is read: its work ends before another stream's is admitted (R-H2-4).
+            # Before the next frame is read: its work ends before another stream's is admitted.
             stream.gone()
 
     def on_goaway(self, last_stream_id: int, error_code: int) -> None:

@@ -3,7 +3,7 @@
 Knows: the buffer, and the connection above it. Does not know: HTTP. With TLS the same is done in client/tls.py.
 
 The loop's own reading takes up to 250 KiB at once. That would be what a client can make a worker hold beyond each
-limit, and four times as much as the limit on what may come ahead (R-H1-10).
+limit, and four times as much as the limit on what may come ahead.
 """
 
 from __future__ import annotations

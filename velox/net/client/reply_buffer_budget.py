@@ -1,4 +1,4 @@
-"""Limits what the replies of one client's HTTP/2 connection may hold together, taken by the client or not (R-MEM-1).
+"""Limits what the replies of one client's HTTP/2 connection may hold together, taken by the client or not.
 
 Knows: how much waits, how much of it one stream may have, when no stream may add to it. Does not know: streams, or
 which of them are paused (client/http2.py).

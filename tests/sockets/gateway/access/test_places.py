@@ -287,7 +287,7 @@ def test_each_session_stays_at_its_upstream_and_key() -> None:
             assert len(places) == 1
             seen.update(places)
         assert len(seen) == 4, seen
-        assert len({await turns.turn("") for _ in range(20)}) == 4, "what names no session goes anywhere"
+        assert len({await turns.turn("") for _ in range(100)}) == 4, "what names no session goes anywhere"
 
     with_sessions(test)
 
