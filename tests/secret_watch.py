@@ -1,7 +1,7 @@
 """The watch over the whole suite: all that gateways wrote, searched at its end for every secret that was used in it.
 
 Knows: secrets as they are registered, what was written, how a secret could look in it. Does not know: gateways; the
-harness brings both. R-LOG-2, R-LOG-3: no key, header or body is in a log, a metric, a profile or an error of our own.
+harness brings both. No key, header or body is in a log, a metric, a profile or an error of our own.
 
 The harness registers by itself: the keys, tokens and private keys in the settings of a gateway, the credentials and
 longer headers of requests, the ends of their bodies, their queries. It keeps what the gateway wrote: standard output

@@ -50,7 +50,7 @@ def status(velox: VeloxProcess, path: str, headers: Mapping[str, str] | None = N
 
 @covers("VELOX_ADMIN_TOKEN", "VELOX_ADMIN_TOKEN_FILE")
 def test_admin_beyond_loopback_asks_for_the_token(tmp_path: Path) -> None:
-    """R-ADM-1: without one it does not start; with one, only probes need none. The token is in no line."""
+    """Without one it does not start; with one, only probes need none. The token is in no line."""
     refused = run_velox({"VELOX_ADMIN_LISTEN": "0.0.0.0:0"}, "serve", "--sim")
     assert refused.returncode == 2 and "VELOX_ADMIN_TOKEN" in refused.stderr.splitlines()[1]
     file = tmp_path / "token"
@@ -153,7 +153,7 @@ def test_admin_hosts_are_names_that_may_be_asked_for() -> None:
 
 @covers("VELOX_PROFILE_INTERVAL")
 def test_profiles_are_a_minute_apart_on_an_open_listener() -> None:
-    """R-ADM-1: the second one is told when to come back. On loopback there is no pause, but one can be set."""
+    """The second one is told when to come back. On loopback there is no pause, but one can be set."""
     with simulated(admin_listen="0.0.0.0:0", admin_token=TOKEN) as velox:
         assert velox.admin(PROFILE, WITH_TOKEN).status == 200
         refused = velox.admin(PROFILE, WITH_TOKEN)

@@ -136,7 +136,7 @@ def test_queue_timeout_is_told_when_it_is_over() -> None:
 
 
 def test_queue_client_that_leaves_it_is_never_sent_upstream() -> None:
-    """R-CANCEL-1, while queued: no work for a client that has gone; its place is free for another."""
+    """While queued: no work for a client that has gone; its place is free for another."""
     with narrow(queue_depth="1") as (velox, upstream), settled(velox), clients(velox, 2) as (first, last):
         wait_admitted(first, upstream, 1)
         gone = 'velox_requests_total{class="4xx",reason="client_closed",route="chat"}'

@@ -1,4 +1,4 @@
-"""Streams that were cut, as each kind of client sees them (R-STREAM-1, F-12, F-13)."""
+"""Streams that were cut, as each kind of client sees them (F-12, F-13)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_stream_that_ends_after_its_head_is_an_error_event(wall: Wall, how: str)
 
 
 def test_stream_of_anthropic_ends_with_an_event_named_error(wall: Wall) -> None:
-    """R-STREAM-1: Anthropic's SDKs raise on `event: error`; they don't know `data.error`."""
+    """Anthropic's SDKs raise on `event: error`; they don't know `data.error`."""
     first = b'event: message_start\ndata: {"type":"message_start","message":{}}\n\n'
 
     async def script(call: Call) -> None:

@@ -97,7 +97,7 @@ def test_retries_of_the_sdk_and_of_velox_do_not_multiply(
 ) -> None:
     """The provider's x-should-retry and retry-after-ms reach the SDK, which obeys; its two retries add to Velox's one.
 
-    R-RETRY-4: three attempts of the SDK with one retry of Velox for each would be six.
+    Three attempts of the SDK with one retry of Velox for each would be six.
     """
 
     async def answer(call: Call) -> None:

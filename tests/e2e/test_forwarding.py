@@ -222,7 +222,7 @@ def test_request_id_that_is_no_id_is_dropped(wall: Wall, value: str) -> None:
 
 
 def test_streamed_request_asks_for_no_compression(wall: Wall) -> None:
-    """A stream is asked for uncompressed, so that its end can be watched (R-BODY-3)."""
+    """A stream is asked for uncompressed, so that its end can be watched."""
     body = b'{"model":"m","messages":[],"stream":true}'
 
     with wall.upstream.playing(anything):
@@ -298,7 +298,7 @@ def test_status_and_headers_come_down_unchanged(wall: Wall, status: int) -> None
 
 
 def test_credentials_and_cookies_do_not_come_down(wall: Wall) -> None:
-    """Hop-by-hop headers, cookies and anything like a credential stay with the gateway (R-SEC-4)."""
+    """Hop-by-hop headers, cookies and anything like a credential stay with the gateway."""
     fields = [
         ("set-cookie", "__cf_bm=1"),
         ("set-cookie", "other=2"),

@@ -154,7 +154,7 @@ def test_error_in_a_pipeline_stands_in_its_place(wall: Wall) -> None:
 
 @pytest.mark.parametrize("framing", ["content-length: 5", "transfer-encoding: chunked"])
 def test_expect_is_answered_before_the_body_and_not_forwarded(wall: Wall, framing: str) -> None:
-    """A client that asks whether to send its body is told to at once (R-H1-9)."""
+    """A client that asks whether to send its body is told to at once."""
     head = b"POST /v1/files HTTP/1.1\r\nexpect: 100-continue\r\n" + HOST + framing.encode() + b"\r\n\r\n"
     body = b"5\r\nhello\r\n0\r\n\r\n" if "chunked" in framing else b"hello"
 

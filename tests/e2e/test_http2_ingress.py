@@ -113,7 +113,7 @@ def test_sdk_gets_whole_answers_over_http2(wall: Wall) -> None:
 
 
 def test_request_goes_up_as_the_same_request_of_http1_does(wall: Wall) -> None:
-    """R-H1-11: method, target, fields and body; nothing of HTTP/2's own."""
+    """Method, target, fields and body; nothing of HTTP/2's own."""
     url = f"{wall.velox.base_url}/v1/chat/completions?x=1&y=%20"
     headers = {"x-mine": "1", "cookie": "a=b", "te": "trailers", "content-type": "application/json"}
     wall.upstream.forget()
@@ -211,7 +211,7 @@ def test_h2load_finds_no_failure(wall: Wall) -> None:
 
 
 def test_client_that_gives_up_one_of_many_cancels_that_one(wall: Wall) -> None:
-    """R-CANCEL-1: the upstream is told at once, the siblings end whole, nothing leaks."""
+    """The upstream is told at once, the siblings end whole, nothing leaks."""
 
     async def slow(call: Call) -> None:
         await call.head(200, SSE)
@@ -286,7 +286,7 @@ def test_many_cancels_leak_nothing(wall: Wall) -> None:
 
 
 def test_client_that_reads_one_stream_slowly_holds_up_only_that_one(wall: Wall) -> None:
-    """R-MEM-1: its upstream is held, the neighbours' are not; given up after VELOX_CLIENT_WRITE_TIMEOUT (R-H2-7)."""
+    """Its upstream is held, the neighbours' are not; given up after VELOX_CLIENT_WRITE_TIMEOUT."""
 
     async def pour(call: Call) -> None:
         await call.head(200, JSON)
@@ -322,7 +322,7 @@ def test_client_that_reads_one_stream_slowly_holds_up_only_that_one(wall: Wall) 
 
 @pytest.mark.parametrize("how", ["cut", "lose"])
 def test_cut_stream_is_an_error_event_and_a_reset(wall: Wall, how: str) -> None:
-    """R-STREAM-1: no [DONE], no END_STREAM; the next request on the connection is served."""
+    """No [DONE], no END_STREAM; the next request on the connection is served."""
 
     async def script(call: Call) -> None:
         if "models" in call.target:
@@ -403,7 +403,7 @@ async def one_event(call: Call) -> None:
 
 @pytest.mark.parametrize("engine", ["ngh2", "h2"])
 def test_sigterm_lets_streams_end_and_takes_no_more(engine: str) -> None:
-    """R-PROC-4: GOAWAY twice, the streams get their window, exit 0."""
+    """GOAWAY twice, the streams get their window, exit 0."""
 
     async def main(upstream: RecordingUpstream, velox: VeloxProcess) -> None:
         async with connected(velox) as client:

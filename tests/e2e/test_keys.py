@@ -51,7 +51,7 @@ def whole(velox: VeloxProcess, *headers: str, target: str = "/v1/models") -> byt
 
 
 def test_all_that_is_no_key_gets_the_same_answer(upstream: RecordingUpstream) -> None:
-    """C51: R-AUTH-2, B-27: none, wrong, too long, malformed, in the query: equal but for the ids. Nothing goes up."""
+    """C51, B-27: none, wrong, too long, malformed, in the query: equal but for the ids. Nothing goes up."""
     with VeloxProcess({**upstream.env(), "VELOX_API_KEYS": "vk-right", "VELOX_WORKERS": "1"}) as velox:
         with upstream.playing(healthy):
             missing = whole(velox)
@@ -328,7 +328,7 @@ def test_key_with_models_may_use_those(upstream: RecordingUpstream, tmp_path: Pa
         velox.wait_access(lambda line: line["caller"] == "team-a" and line["reason"] == "ok")
         velox.wait_metric('velox_requests_total{class="4xx",reason="forbidden",route="chat"}', lambda n: n == 3)
     printed = "".join(velox.stderr.lines + velox.stdout.lines)
-    assert "vk-" not in printed, "R-LOG-3: a key is known by its name, or by the start of its digest"
+    assert "vk-" not in printed, "a key is known by its name, or by the start of its digest"
 
 
 def test_key_of_the_config_file_may_have_a_name(upstream: RecordingUpstream, tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_key_of_the_config_file_may_have_a_name(upstream: RecordingUpstream, tmp
 def test_account_headers_go_up_beside_another_key_only_if_told(
     upstream: RecordingUpstream, setting: str, seen: str | None
 ) -> None:
-    """R-SEC-1: they belong to the client's own key; every other credential of the client is dropped either way."""
+    """They belong to the client's own key; every other credential of the client is dropped either way."""
     env = {"OPENAI_API_KEY": "sk-ours", "VELOX_UPSTREAM_ACCOUNT_HEADERS": setting, "VELOX_WORKERS": "1"}
     names = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie", "proxy-authorization")
     credentials = dict.fromkeys(names, "Bearer sk-c")

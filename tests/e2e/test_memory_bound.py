@@ -98,7 +98,7 @@ def push_all(socks: Sequence[socket.socket], data: bytes) -> None:
 @pytest.mark.parametrize("way", ["http1", "http2", "tls"])
 @pytest.mark.more
 def test_memory_at_its_worst_is_within_the_bound(way: str, tmp_path: Path) -> None:
-    """R-MEM-1 to R-MEM-3: bodies to the whole budget, heads half sent, replies not read and requests sent ahead."""
+    """Bodies to the whole budget, heads half sent, replies not read and requests sent ahead."""
     with RecordingUpstream(http2=way == "http2") as upstream, upstream.playing(large), contextlib.ExitStack() as stack:
         env = {**upstream.env(), **LIMITS}
         context = None
@@ -156,7 +156,7 @@ async def large_when_told(call: Call) -> None:
 @pytest.mark.parametrize("way", ["http1", "http2"])
 @pytest.mark.more
 def test_replies_to_a_hundred_streams_are_within_the_room_of_one_connection(way: str, engine: str) -> None:
-    """R-MEM-1: a connection does not cost what a hundred do. way: to the upstream."""
+    """A connection does not cost what a hundred do. way: to the upstream."""
     n_requests = N_HTTP2 * N_STREAMS
     with (
         RecordingUpstream(http2=way == "http2") as upstream,

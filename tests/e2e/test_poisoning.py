@@ -1,6 +1,6 @@
 """What clients and upstreams put into names, headers and bodies gets into no log and no metric, or as mere text.
 
-R-LOG-1 to R-LOG-3 and R-MET-1. That no key, header or body is in anything that a gateway wrote during the whole suite
+That no key, header or body is in anything that a gateway wrote during the whole suite
 is searched for at its end (tests/secret_watch.py); here are the requests that would bring most into it.
 """
 
@@ -92,7 +92,7 @@ def unlike_others(velox: VeloxProcess, numbers: range) -> None:
 
 @pytest.mark.more
 def test_ten_thousand_unknown_models_paths_and_methods_add_no_series(velox: VeloxProcess) -> None:
-    """B-37, R-MET-1: the series are those that a few such requests bring; their number is the constant of the docs."""
+    """B-37: the series are those that a few such requests bring; their number is the constant of the docs."""
     unlike_others(velox, range(20))
     before = set(velox.metrics())
 
@@ -156,7 +156,7 @@ RAW = {
 
 @pytest.mark.parametrize("wire", RAW.values(), ids=RAW)
 def test_bytes_of_a_head_are_text_in_the_log(velox: VeloxProcess, wire: bytes) -> None:
-    """R-LOG-1: whatever a head holds, what is logged of it is one printable line; the ids are Velox's own."""
+    """Whatever a head holds, what is logged of it is one printable line; the ids are Velox's own."""
     with velox.connect() as sock:
         sock.sendall(wire)
         with contextlib.suppress(ConnectionError):
@@ -279,7 +279,7 @@ def marked(body: bytes) -> tuple[str, str, bytes, dict[str, str]]:
 def test_upstream_that_fails_brings_nothing_into_the_log(
     velox: VeloxProcess, upstream: RecordingUpstream, script: Callable[..., object], body: bytes
 ) -> None:
-    """R-LOG-3: neither what the client sent nor what the upstream said, however the exchange ends."""
+    """Neither what the client sent nor what the upstream said, however the exchange ends."""
     method, target, marked_body, fields = marked(body)
 
     with upstream.playing(script), velox.connect() as sock:  # type: ignore[arg-type]  # a script is one
@@ -310,7 +310,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
 def test_refusal_repeats_nothing_of_a_body(velox: VeloxProcess, body: bytes) -> None:
-    """R-LOG-3: an error says where and what, not with which words."""
+    """An error says where and what, not with which words."""
     reply = velox.request("POST", "/v1/chat/completions", body)
 
     assert reply.status == 400
@@ -343,7 +343,7 @@ def test_server_name_of_a_tls_client_is_not_logged(
 
 
 def test_every_line_of_the_logs_is_an_object_of_json(velox: VeloxProcess) -> None:
-    """R-LOG-1: both logs, all of them, after everything above and requests of every kind."""
+    """Both logs, all of them, after everything above and requests of every kind."""
     unlike_others(velox, range(200))
     logged(velox, velox.request("GET", "/v1/models"))
 

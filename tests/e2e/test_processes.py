@@ -105,7 +105,7 @@ def test_worker_killed_upstream_is_left_at_once() -> None:
 
 
 def test_worker_killed_reply_that_ends_at_close_is_reset() -> None:
-    """R-STREAM-1: a client of HTTP/1.0, as many a proxy is, must not take the half of a stream for the whole."""
+    """A client of HTTP/1.0, as many a proxy is, must not take the half of a stream for the whole."""
 
     async def half(call: Call) -> None:
         await call.head(200, SSE)
@@ -128,7 +128,7 @@ def test_worker_killed_reply_that_ends_at_close_is_reset() -> None:
 
 
 def test_worker_killed_queued_connections_are_served_by_the_successor() -> None:
-    """R-PROC-1: the supervisor holds the socket, so connections that wait in it outlive the worker. 40 of 40."""
+    """The supervisor holds the socket, so connections that wait in it outlive the worker. 40 of 40."""
     with VeloxProcess({"VELOX_WORKERS": "1"}, ("serve", "--sim")) as velox, contextlib.ExitStack() as stack:
         (victim,) = velox.worker_pids()
         os.kill(victim, signal.SIGSTOP)
@@ -141,7 +141,7 @@ def test_worker_killed_queued_connections_are_served_by_the_successor() -> None:
 
 @pytest.mark.more
 def test_worker_stuck_is_aborted_and_replaced() -> None:
-    """F-52, R-PROC-3: a loop that stands still for 10 s; the other worker serves, and the pages answer, meanwhile."""
+    """F-52: a loop that stands still for 10 s; the other worker serves, and the pages answer, meanwhile."""
     with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim")) as velox, clients(velox, 12) as all_:
         homes = {client: client.worker() for client in all_}
         victim = homes[all_[0]]
@@ -162,7 +162,7 @@ def test_worker_stuck_is_aborted_and_replaced() -> None:
 
 
 def test_worker_that_keeps_dying_is_retried_with_back_off() -> None:
-    """R-PROC-2: deaths in a row are answered at once, then 0.1 s later, doubling; the gateway lives on."""
+    """Deaths in a row are answered at once, then 0.1 s later, doubling; the gateway lives on."""
     with VeloxProcess({"VELOX_WORKERS": "1"}, ("serve", "--sim")) as velox:
         for _ in range(4):
             (victim,) = velox.worker_pids()

@@ -1,4 +1,4 @@
-"""The end of a gateway: SIGTERM, Ctrl-C, impatience (F-55, F-56, R-PROC-4)."""
+"""The end of a gateway: SIGTERM, Ctrl-C, impatience (F-55, F-56)."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_drain_window_exceeded_tells_every_client_and_leaves() -> None:
         assert time.monotonic() - told_s > 0.5, "it had its window"
         assert json.loads(rest[rest.index(b"data: ") + 6 :].split(b"\n")[0])["error"]["code"] == "draining"
         assert b"[DONE]" not in rest and not rest.endswith(b"0\r\n\r\n"), "it does not look complete"
-        # R-RETRY-4: the upstream may be at work on the one that waits for it; the queued one never reached it.
+        # The upstream may be at work on the one that waits for it; the queued one never reached it.
         for client, is_safe in ((waiting, "false"), (queued, "true")):
             reply = client.read()
             assert (reply.status, reason(reply)) == (503, "draining")
@@ -232,7 +232,7 @@ def test_crowd_in_the_listeners_queue_takes_nothing_of_the_time_to_tell_clients(
 
 
 def test_second_sigterm_ends_at_once() -> None:
-    """R-PROC-4: whoever asks twice does not want to wait for the streams."""
+    """Whoever asks twice does not want to wait for the streams."""
     with (
         RecordingUpstream() as upstream,
         upstream.playing(one_event_then_wait),

@@ -80,7 +80,7 @@ def velox(echo: WebSocketUpstream) -> Iterator[VeloxProcess]:
 def test_client_that_leaves_is_seen_by_the_upstream(
     echo: WebSocketUpstream, velox: VeloxProcess, leave: Callable[[socket.socket], None]
 ) -> None:
-    """R-CANCEL-1: without a Close frame, at once; and no clean end is made of it."""
+    """Without a Close frame, at once; and no clean end is made of it."""
     sock = open_raw(velox)
     session = echo.wait_session()
 
@@ -255,7 +255,7 @@ def test_tunnel_ends_when_it_has_lasted_long_enough(echo: WebSocketUpstream) -> 
 
 
 def test_drain_says_goodbye_to_both_sides(echo: WebSocketUpstream) -> None:
-    """R-PROC-4: within the window the tunnel works on; at its end, 1001 and a text, and the gateway ends well."""
+    """Within the window the tunnel works on; at its end, 1001 and a text, and the gateway ends well."""
     with VeloxProcess({**echo.env(), "VELOX_DRAIN_TIMEOUT": "1s"}) as velox:
         with connect(velox) as ws:
             session = echo.wait_session()

@@ -84,7 +84,7 @@ def strict(recording: RecordingUpstream) -> Iterator[VeloxProcess]:
 def test_wrong_handshake_is_refused_and_nothing_goes_up(
     recording: RecordingUpstream, strict: VeloxProcess, wire: bytes, status: int
 ) -> None:
-    """B-21, R-H1-8: an answer of Velox's own, the connection closes, and the upstream hears nothing."""
+    """B-21: an answer of Velox's own, the connection closes, and the upstream hears nothing."""
     n_before = len(recording.calls)
 
     with strict.connect() as sock:
@@ -104,7 +104,7 @@ def test_wrong_handshake_is_refused_and_nothing_goes_up(
 
 
 def test_request_is_built_from_what_may_pass() -> None:
-    """R-H1-11, R-SEC-1: our key, none of the client's, no claims; the handshake's fields once; the target as is."""
+    """Our key, none of the client's, no claims; the handshake's fields once; the target as is."""
     heads = []
 
     def script(sock: socket.socket, head: bytes) -> None:
@@ -230,7 +230,7 @@ def test_without_a_good_key_nothing_goes_up(
     status: int,
     code: str,
 ) -> None:
-    """R-AUTH-2; two different credentials are one too many."""
+    """Two different credentials are one too many."""
     n_before = sum("realtime" in request.path for request in echo.requests)
 
     with pytest.raises(InvalidStatus) as refused, connect(locked, authorization=authorization, subprotocols=protocols):

@@ -57,7 +57,7 @@ def test_tunnel_is_a_request_and_costs_no_tokens() -> None:
 
 
 def test_tunnels_leave_open_files_for_clients(tmp_path: Path) -> None:
-    """R-PROC-6: with few of them, idle connections to upstreams are closed for tunnels; nobody is reset for it."""
+    """With few of them, idle connections to upstreams are closed for tunnels; nobody is reset for it."""
     most, slow = 48, "--ttft 1500ms --token-rate 0 --tokens 3"
     with named("a", "b", a=slow, b=slow) as sims, WebSocketUpstream() as echo, contextlib.ExitStack() as stack:
         rows = [*sims.values(), {"name": "echo", "origin": echo.url}]

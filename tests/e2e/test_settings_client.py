@@ -60,7 +60,7 @@ def test_body_budget_is_what_all_bodies_of_a_worker_share(budget: str, status: i
 
 @covers("VELOX_MAX_CONNECTIONS")
 def test_max_connections_are_served_and_the_next_is_told() -> None:
-    """R-PROC-6: accepted, 503 conn_limit, closed; when one of the others leaves there is room again."""
+    """Accepted, 503 conn_limit, closed; when one of the others leaves there is room again."""
     with simulated(max_connections="2") as velox, clients(velox, 2) as (first, second):
         with Client(velox) as third:
             refused = read_reply(third.sock)

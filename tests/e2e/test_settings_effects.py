@@ -102,7 +102,7 @@ def test_api_keys_let_in_who_presents_one(upstream: RecordingUpstream, tmp_path:
 
 @covers("VELOX_AUTH")
 def test_auth_none_is_needed_to_serve_others_without_keys() -> None:
-    """R-AUTH-1: beyond loopback it starts with keys, or when it is told to let everybody in."""
+    """Beyond loopback it starts with keys, or when it is told to let everybody in."""
     settings = {"VELOX_LISTEN": "0.0.0.0:0", "VELOX_WORKERS": "1"}
     refused = run_velox(settings, "serve", "--sim")
     assert refused.returncode == 2 and "VELOX_AUTH" in refused.stderr

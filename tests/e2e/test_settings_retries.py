@@ -252,7 +252,7 @@ def test_client_deadline_bounds_the_wait_for_a_reply(upstream: RecordingUpstream
 
 
 def test_client_that_leaves_while_a_retry_waits_is_forgotten_at_once(upstream: RecordingUpstream) -> None:
-    """R-CANCEL-1, backing off: 499 within the moment, and no second attempt."""
+    """Backing off: 499 within the moment, and no second attempt."""
     with (
         before(upstream.upstream.url, access_log="all") as velox,
         upstream.playing(answers(503, fields=[("retry-after", "9")])),

@@ -23,7 +23,7 @@ LATE_S = 2.5
 @covers("VELOX_SSE_KEEPALIVE")
 @pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
 def test_comments_fill_a_silence_between_events_and_nothing_else(http2: bool) -> None:
-    """R-STREAM-3: comments come one after the other while the model thinks; the SDKs and the idle timer skip them."""
+    """Comments come one after the other while the model thinks; the SDKs and the idle timer skip them."""
 
     async def thinks(call: Call) -> None:
         await call.head(200, SSE)

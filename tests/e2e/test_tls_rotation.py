@@ -178,7 +178,7 @@ def test_successor_shows_the_last_good_certificate(tmp_path: Path) -> None:
 
 
 def test_stop_lets_streams_end_over_tls(tmp_path: Path) -> None:
-    """R-PROC-4: the stream ends whole; nobody new gets in; the exit code is 0."""
+    """The stream ends whole; nobody new gets in; the exit code is 0."""
     files = TlsFiles(tmp_path)
     with gateway(files, held_stream) as (upstream, velox), tls_sdk(velox, files.context()) as sdk:
         iterator = iter(sdk.chat.completions.create(model="m", messages=MESSAGES, stream=True))
@@ -193,7 +193,7 @@ def test_stop_lets_streams_end_over_tls(tmp_path: Path) -> None:
 
 
 def test_client_that_leaves_over_tls_cancels_the_call(tmp_path: Path) -> None:
-    """R-CANCEL-1: the SDK closes its stream, and the provider's call ends."""
+    """The SDK closes its stream, and the provider's call ends."""
     files = TlsFiles(tmp_path)
     with gateway(files, held_stream) as (upstream, velox), tls_sdk(velox, files.context()) as sdk:
         stream = sdk.chat.completions.create(model="m", messages=MESSAGES, stream=True)

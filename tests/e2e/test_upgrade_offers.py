@@ -47,7 +47,7 @@ def run(*command: str) -> str:
 @pytest.mark.slow
 @pytest.mark.more
 def test_jdk_client_with_its_defaults_is_served(recording: RecordingUpstream, velox: VeloxProcess) -> None:
-    """R-H1-8: java.net.http.HttpClient, with and without bodies, with Expect, streamed, many at a time."""
+    """java.net.http.HttpClient, with and without bodies, with Expect, streamed, many at a time."""
     find_tool("javac")  # `java FILE.java` needs the compiler, which a JRE does not have
     recording.forget()
 
@@ -68,7 +68,7 @@ def test_jdk_client_with_its_defaults_is_served(recording: RecordingUpstream, ve
 
 
 def test_curl_that_offers_http2_is_served(recording: RecordingUpstream, velox: VeloxProcess, tmp_path: Path) -> None:
-    """R-H1-8: `curl --http2`, with a body of each kind, and twice on one connection."""
+    """`curl --http2`, with a body of each kind, and twice on one connection."""
     curl = (find_tool("curl"), "--http2", "--silent", "--show-error", "--noproxy", "*", "--fail")
     chat = f"{velox.base_url}/v1/chat/completions"
     large = tmp_path / "large"

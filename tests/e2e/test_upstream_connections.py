@@ -78,7 +78,7 @@ def test_reply_that_ends_at_close_is_whole(wall: Wall) -> None:
     "surplus", [b"surplus", b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nstolen"], ids=["bytes", "reply"]
 )
 def test_bytes_after_a_reply_reach_nobody(wall: Wall, surplus: bytes) -> None:
-    """A connection with bytes that nobody asked for is not used again (F-30, R-POOL-1)."""
+    """A connection with bytes that nobody asked for is not used again (F-30)."""
 
     async def too_much(call: Call) -> None:
         assert isinstance(call, Http1Call)

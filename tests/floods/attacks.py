@@ -244,7 +244,7 @@ ATTACKS: Final[Sequence[Attack]] = [
     ),
     Attack(
         "100 streams of a 1 MB reply, zero window, held",
-        "B-50, R-MEM-1",
+        "B-50",
         _each(100, lambda n: _head(n, _LARGE)),
         [Ends.HELD],
         opening=_NO_WINDOW,

@@ -43,7 +43,7 @@ def test_flood_ends_as_wanted_and_leaves_memory_flat(flood: Attack, attacked: Ta
 
 
 def test_no_reply_is_read_that_nobody_takes(attacked: Target) -> None:
-    """R-MEM-1: a megabyte that is there already is not read to its end for a client without a window."""
+    """A megabyte that is there already is not read to its end for a client without a window."""
     (flood,) = [it for it in ATTACKS if "1 MB" in it.name]
     before = attacked.velox.metric('velox_requests_total{class="2xx",reason="ok",route="other"}')
     attack(attacked, flood)

@@ -85,7 +85,7 @@ def _play(pieces: Pieces, heads: HeadReader) -> Seen:
     except VeloxError as error:
         assert error.close, "a refusal that leaves the connection open"
         decoder.feed(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert decoder.read_head() is None and decoder.buffered == 0, "a byte was read after a refusal (R-H1-1)"
+        assert decoder.read_head() is None and decoder.buffered == 0, "a byte was read after a refusal"
         return requests, opened, error.reason
     return requests, opened, None
 

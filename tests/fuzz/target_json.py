@@ -77,7 +77,7 @@ def _read_in_steps(reader: BodyReader, body: bytes) -> BodyFields | None:
 
 
 def _check_message(error: VeloxError, body: bytes) -> None:
-    """R-LOG-3: an error never repeats what it refuses."""
+    """An error never repeats what it refuses."""
     assert error.message.isascii() and error.message.isprintable(), error.message
     message = error.message.encode()
     for at in range(len(message) - _SHORTEST_ECHO):

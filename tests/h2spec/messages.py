@@ -91,7 +91,7 @@ MESSAGES: Final[Sequence[Case]] = [
     Case("http2/8.2/1", "PUSH_PROMISE", both(get, _push), connection_error(PROTOCOL_ERROR)),
 ]
 
-# What h2spec has no case for (R-H2-5, B-48, B-49).
+# What h2spec has no case for (B-48, B-49).
 BEYOND: Final[Sequence[Case]] = [
     Case("B-48/1", ":path absolute", _with(_PATH, b"http://evil.example/v1/models"), _MALFORMED),
     Case("B-48/2", ":path without '/'", _with(_PATH, b"v1/models"), _MALFORMED),

@@ -24,7 +24,7 @@ def test_case_goes_as_wanted(case: Case, name: EngineName) -> None:
 @each_engine
 @pytest.mark.parametrize("case", [*MESSAGES[:-1], *BEYOND], ids=lambda case: case.id)
 def test_malformed_request_reaches_nobody(case: Case, name: EngineName) -> None:
-    """A request that is none ends its stream, and the application never hears of it (R-H2-5, B-48, B-49)."""
+    """A request that is none ends its stream, and the application never hears of it (B-48, B-49)."""
     line = EngineLine(name)
     verdict = case.run(line)
     assert verdict.is_right and not verdict.is_stricter, "a stream of a bad request costs the others their connection"

@@ -16,7 +16,7 @@ from tests.storm.cancels import cancels
 from tests.storm.faults import storm
 from tests.storm.ground import KINDS, Kind
 
-# The promise (R-CANCEL-1), on a machine that has nothing else to do.
+# The promise, on a machine that has nothing else to do.
 LIMIT_MS: Final = 100.0
 
 

@@ -46,7 +46,7 @@ _MAX_DIALS: Final = 64
 # One of so many stays, beside those that leave, and must get its whole answer.
 _SIBLING: Final = 10
 
-# R-CANCEL-1: what the upstream may hear of a client that has left.
+# What the upstream may hear of a client that has left.
 _TOLD_S: Final = 0.1
 # Who leaves at a time of chance may be out of the phase by then; with fewer the phase would not be tested.
 _FEWEST: Final = 0.4

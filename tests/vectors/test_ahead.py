@@ -22,7 +22,7 @@ from tests.vectors.vector import GET, json_request, request
 from velox.protocol.http2.engine import EngineFactory
 from velox.protocol.http2.engines import engine_factory
 
-# R-H1-10, and one read.
+# And one read.
 MOST_BYTES = 2 * 64 * 1024
 BUFFERED = re.compile(r"buffered=(\d+)")
 
@@ -48,7 +48,7 @@ async def far_ahead(app: App, make_engine: EngineFactory | None, wire: bytes) ->
 
 @pytest.mark.parametrize("make_engine", [None, engine_factory("h2")], ids=["http1", "first bytes looked at"])
 def test_client_that_sends_far_ahead_is_read_no_further(make_engine: EngineFactory | None) -> None:
-    """R-H1-10: while a request is being answered, the next ones stay bytes, and most of them in the kernel."""
+    """While a request is being answered, the next ones stay bytes, and most of them in the kernel."""
 
     async def main() -> None:
         app = App(lambda exchange: None)  # it is not answered
@@ -67,7 +67,7 @@ def test_client_that_sends_far_ahead_is_read_no_further(make_engine: EngineFacto
 
 
 def test_answers_let_no_more_be_read_than_they_make_room_for() -> None:
-    """R-H1-10: a small request that is answered is no reason for another read while the limit is still exceeded."""
+    """A small request that is answered is no reason for another read while the limit is still exceeded."""
 
     async def main() -> None:
         held = []
@@ -101,7 +101,7 @@ def test_answers_let_no_more_be_read_than_they_make_room_for() -> None:
 
 @pytest.mark.parametrize("size", [200_000, 64 * 1024 + 1])
 def test_request_that_is_longer_than_what_may_wait_is_read_on(size: int) -> None:
-    """R-H1-10 is a limit on requests that wait: the open one gets all of its body, and the next ones theirs."""
+    """The limit is one on requests that wait: the open one gets all of its body, and the next ones theirs."""
 
     async def main() -> None:
         bodies = []

@@ -40,7 +40,7 @@ def test_vector_gets_its_answer(vector: Vector, gateways: Gateways) -> None:
 
 @pytest.mark.parametrize("vector", [vector for vector in VECTORS if vector.answers], ids=str)
 def test_vector_behind_a_good_request_gets_its_answer(vector: Vector, gateways: Gateways) -> None:
-    """R-H1-10: sent in one segment with a good request before it, which is served, nothing changes."""
+    """Sent in one segment with a good request before it, which is served, nothing changes."""
     assert gateways.play(behind(vector)).problems == []
 
 

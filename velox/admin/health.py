@@ -19,7 +19,7 @@ from velox.shm.status import WorkerState
 
 __all__ = ["STUCK_AFTER_S", "Readiness", "WorkerHealth", "readiness"]
 
-STUCK_AFTER_S: Final = 10.0  # R-PROC-3: the supervisor replaces a worker whose loop stood still for longer
+STUCK_AFTER_S: Final = 10.0  # the supervisor replaces a worker whose loop stood still for longer
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ A client may send several credentials: Claude Code does, where a login was left 
 who the one known key says; of the others nothing is known, so nobody else is meant, and none goes up from here. Keys of
 two callers are refused: whoever reads the other one would take the request for somebody else's.
 
-R-AUTH-2: whatever is wrong with a credential, or if there is none, the answer is the same. The digest of what was
+Whatever is wrong with a credential, or if there is none, the answer is the same. The digest of what was
 presented is looked up under a MAC that only this process can compute, so what the time of a look-up tells is of a value
 that nobody can aim at; then it is compared in constant time, with a digest that matches nothing if none was found.
 """
@@ -83,7 +83,7 @@ class Authenticator:
         return self._asks
 
     def change(self, update: KeyUpdate) -> None:
-        """Accept each of these digests as its entry says, or no longer. Who kept a caller must ask again (R-AUTH-3)."""
+        """Accept each of these digests as its entry says, or no longer. Who kept a caller must ask again."""
         fingerprint = self._fingerprint
         for digest, key in update.items():
             mac = self._mac(digest)

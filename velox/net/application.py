@@ -22,7 +22,7 @@ ChunkWriter: TypeAlias = Callable[[bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class ClientTimeouts:
-    """Seconds a client may take for each step (R-TIME-1).
+    """Seconds a client may take for each step.
 
     min_rate_bytes: a second, of a body that comes and of a reply that waits to be taken; 0: only silence counts.
     """

@@ -1,4 +1,4 @@
-"""The room that the messages of one WebSocket take, where Velox holds them until they are whole (R-MEM-2, R-TIME-1).
+"""The room that the messages of one WebSocket take, where Velox holds them until they are whole.
 
     hold()       so much is held now: of the budget of request bodies, above what is counted with each connection
     came()       more came of a message: it may be silent no longer, and come no slower, than a request's body

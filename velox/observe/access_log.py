@@ -1,8 +1,8 @@
 """The access log: one line per exchange, written when it has ended.
 
-Knows: the fixed list of fields (R-LOG-2), and what to keep for a slow reader. Does not know: where a value came from.
+Knows: the fixed list of fields, and what to keep for a slow reader. Does not know: where a value came from.
 Bodies, keys and queries are not among the fields, of headers the session and the address of a client only. Whatever a
-client puts into a text, its line is one line of printable ASCII (R-LOG-1): what a terminal or a reader of logs could
+client puts into a text, its line is one line of printable ASCII: what a terminal or a reader of logs could
 take for more than text is escaped. A line that can't be written, and for which there is no room in memory, is dropped
 and counted (F-60).
 """
@@ -32,7 +32,8 @@ _SHORT_TEXT: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRecord:
-    """What is logged of one exchange. Times in milliseconds; caller is the start of the key's digest.
+    """What is logged of one exchange. Times in milliseconds; caller is the key's name, or the start of
+    its digest.
 
     upstream: of the last attempt. tried: those before it, and how each ended. cache: what that said of the request;
     None: its route has none. key_id: of a managed key its id, of others the digest's begin. address: from which the

@@ -103,8 +103,8 @@ class WorkerMetrics:
 
     Times are recorded where they belong, without a step in between (`metrics.duration[route].observe(ns)`):
 
-    duration: of a request, from its first byte in to its last byte out, by Route. ttft: to a streamed reply's first
-    event, by Route. overhead: what Velox itself spent in one Phase of a request. queue_wait: of a request in the
+    duration: of a request, from when all of it had come to its last byte out, by Route. ttft: to a streamed reply's
+    first event, by Route. overhead: what Velox itself spent in one Phase of a request. queue_wait: of a request in the
     admission queue, which it then left to be sent, by Priority. loop_lag: how late the event loop ran a timer.
     lease_round_trip: one question to Redis.
 
@@ -163,7 +163,7 @@ class WorkerMetrics:
     ) -> None:
         """Count one request that ended with a reply, as count_request() does, and record its times.
 
-        row: its series; None: it was sent to no upstream. total_ns: from its first byte in to its last byte out.
+        row: its series; None: it was sent to no upstream. total_ns: from when all of it had come to its last byte out.
         first_ns: to the reply's first byte. relay_ns: what Velox took for that byte. One call, because each request
         makes it.
         """

@@ -1,6 +1,6 @@
 """The log of the gateway itself: starts, deaths, warm-up failures, bugs.
 
-Knows: where it goes and its form: JSON lines (R-LOG-1), or plain lines for a person at a terminal. Does not know: what
+Knows: where it goes and its form: JSON lines, or plain lines for a person at a terminal. Does not know: what
 is worth saying, or what happens to a line that nobody reads (log_output.py). Nothing of a request is logged here.
 
 Libraries log through the same handler once `take_over` was called. What they say may hold anything (asyncio prints a

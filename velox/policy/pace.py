@@ -1,4 +1,4 @@
-"""How slow a body may come: no long silence, and no trickle (R-TIME-1).
+"""How slow a body may come: no long silence, and no trickle.
 
 Knows: the two rules, over plain numbers. Does not know: the clock, sockets, or what an end means.
 
@@ -16,7 +16,7 @@ from typing import Final
 
 __all__ = ["Pace", "PaceRules"]
 
-_IN_HAND_S: Final = 10.0  # R-TIME-1: the rate counts after so many seconds
+_IN_HAND_S: Final = 10.0  # the rate counts after so many seconds
 
 
 @dataclass(frozen=True, slots=True)

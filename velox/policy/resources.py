@@ -1,10 +1,10 @@
 """What a worker has of a machine: open files, memory, garbage. When is it too little or too much, and what follows?
 
-    plan_descriptors()    how many connections the limit on open files leaves room for (R-PROC-6). At the limit uvloop
+    plan_descriptors()    how many connections the limit on open files leaves room for. At the limit uvloop
                           accepts what comes and closes it without a word, and a dial fails: neither a client nor an
                           operator is told why. So a worker takes fewer connections than it has descriptors for, and
                           answers those beyond.
-    MemoryWatch.look()    when a worker has too much memory to go on as before (R-MEM-4). Over the soft limit new
+    MemoryWatch.look()    when a worker has too much memory to go on as before. Over the soft limit new
                           requests are refused, so that what runs can end, and give memory back. Over the hard limit, or
                           when nothing runs any more and the memory does not come back by itself, only a new process
                           helps.

@@ -17,7 +17,7 @@ from velox.types import Dialect
 
 __all__ = ["COMMENT", "EventWatch", "error_event"]
 
-# Every parser skips it; it keeps proxies from dropping a connection that is idle (R-STREAM-3).
+# Every parser skips it; it keeps proxies from dropping a connection that is idle.
 COMMENT: Final = b": ping\n\n"
 
 _BLANK: Final = b"\n\n"
@@ -48,7 +48,7 @@ _USUAL: Final = (b'data: {"id"', b'data: {"type":"content', b'data: {"type":"res
 
 
 def error_event(reason: Reason, message: str, dialect: Dialect = Dialect.OPENAI) -> bytes:
-    """Return the event that ends a broken stream; never followed by `[DONE]` (R-STREAM-1).
+    """Return the event that ends a broken stream; never followed by `[DONE]`.
 
     openai-python and openai-node raise an APIError on `data.error`, google-genai does so, too; Anthropic's SDKs raise
     on an event that is named `error` and take its data for the body of the error. message: as for VeloxError.

@@ -5,7 +5,7 @@
         .native -> CallPath  where one API is: a path with {model}, {project}, ... in it
 
 Knows: which fields a row has. Does not know: any provider (rows.py), or how a call's target is made (target.py). Data
-first: what differs between providers is a field here, never a branch in gateway/.
+first: what differs between providers is a field here, and no name of one stands in gateway/.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one worker can hold, and what it does when memory gets short (R-MEM-1 to R-MEM-4).
+"""What one worker can hold, and what it does when memory gets short.
 
 Knows: rlimits, /proc, the allocator's trim, a worker's share of a limit, and every place where a peer can make a worker
 hold bytes. Does not know: how descriptors are planned, what the limits of memory mean (policy/), or how a worker is
@@ -173,8 +173,8 @@ _REPLIES_HTTP2: Final = 2 * _MIB
 _STREAMS: Final = 100
 _STREAMS_AHEAD: Final = 16
 _NARROW_WINDOW: Final = 16 * _KIB
-# And a connection: a window of bodies that wait for room in the budget, frames and tables (R-H2-1,
-# docs/http2-ingress.md).
+# And a connection: a window of bodies that wait for room in the budget, frames and tables
+# (docs/http2-ingress.md).
 _HTTP2: Final = 1024 * _KIB + 256 * _KIB
 # A request that waits or runs: a head of 32 KiB as read, as fields, and as sent; its task. 105 KiB measured.
 _EXCHANGE: Final = 112 * _KIB

@@ -6,11 +6,11 @@ a client does can reach it and a fork is always safe.
 
     signals      SIGTERM, SIGINT: drain, then exit; a second one: exit now. SIGCHLD: a child died. SIGHUP: reload.
                  SIGUSR2: upgrade.
-    deaths       a worker is replaced at once, one that keeps dying after 0.1 s, doubling to 5 s (R-PROC-2)
-    heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3); so are other processes
+    deaths       a worker is replaced at once, one that keeps dying after 0.1 s, doubling to 5 s
+    heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced; so are other processes
     keys         the file of keys is read again when it changes (keys/credentials.py)
     reloads      so is the configuration, in a process of its own (reload.py)
-    memory       a worker that asks for a successor is stopped when the successor serves (R-MEM-4)
+    memory       a worker that asks for a successor is stopped when the successor serves
     records      what a dead worker had open is put among them (velox.shm.record_ring)
     quotas       what a dead worker held is taken back; unused rows are freed (velox.shm.quota_table)
     upgrades     another version is started beside this one, which then ends what it has begun (upgrade.py)

@@ -25,7 +25,7 @@ from velox.types import Address, KeyEntry, Origin, Rates, Scope, Secret, SocketO
 
 __all__ = ["VARIABLES", "Settings"]
 
-_OPEN_PROFILE_PAUSE_S: Final = 60.0  # R-ADM-1
+_OPEN_PROFILE_PAUSE_S: Final = 60.0
 _GIB: Final = 2**30
 # A worker needs more than this for itself.
 _LEAST_MEMORY: Final = 32 * 2**20

@@ -164,7 +164,7 @@ def test_post_with_a_body_is_405_and_the_reply_arrives(admin: Address) -> None:
 
 
 def test_host_foreign_is_403(admin: Address) -> None:
-    """R-ADM-1: DNS rebinding gets nothing."""
+    """DNS rebinding gets nothing."""
     reply, body = get(admin, "/metrics", Host="evil.example")
 
     assert reply.status == 403

@@ -145,7 +145,7 @@ def test_ipv6_listener_says_where_it_is() -> None:
 
 
 def test_accepted_connections_hold_little_of_a_reply_in_the_kernel() -> None:
-    """R-MEM-1: a client that reads nothing costs 0.3 MB of kernel memory at most, not tcp_wmem's 4 MiB."""
+    """A client that reads nothing costs 0.3 MB of kernel memory at most, not tcp_wmem's 4 MiB."""
     listeners = Listeners([LOOPBACK], 1)
     with socket.create_connection(("127.0.0.1", port_of(listeners))):
         listeners[0][0].setblocking(True)

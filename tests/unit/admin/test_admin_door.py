@@ -136,7 +136,7 @@ def test_without_a_token_every_page_is_open() -> None:
 
 
 def test_without_profiling_its_pages_are_404_and_not_offered() -> None:
-    """R-ADM-1, VELOX_PROFILING=off."""
+    """VELOX_PROFILING=off."""
     served = app(token=None, profiles=False)
 
     assert [ask(served, path).status for path in ("/debug/pprof", "/debug/pprof/", PROFILE, HEAP_PAGE)] == [404] * 4
@@ -146,7 +146,7 @@ def test_without_profiling_its_pages_are_404_and_not_offered() -> None:
 
 
 def test_profiles_keep_their_distance() -> None:
-    """R-ADM-1: the next one a pause after the start of the one before, to the moment; a bad query costs no turn."""
+    """The next one a pause after the start of the one before, to the moment; a bad query costs no turn."""
     now = [1000.0]
     page = ProfilePage(collect, heap, 60.0, lambda: now[0])
 

@@ -46,7 +46,7 @@ def test_host_address_or_known_name_is_served(host: str) -> None:
     ["evil.example", "evil.example:6060", "localhost.evil.example", "127.0.0.1.evil.example", "2130706433"],
 )
 def test_host_foreign_name_is_403(host: str) -> None:
-    """R-ADM-1: a page of a foreign name that resolves to this address gets nothing (DNS rebinding)."""
+    """A page of a foreign name that resolves to this address gets nothing (DNS rebinding)."""
     assert refusal_of(head(f"Host: {host}\r\n")).status == 403
 
 
@@ -168,7 +168,7 @@ def test_readiness_heartbeat_at_the_limit_is_ready() -> None:
 
 
 def test_readiness_draining_is_not_ready_but_alive() -> None:
-    """R-PROC-4: who is told to leave gets no new traffic, and no restart."""
+    """Who is told to leave gets no new traffic, and no restart."""
     state = readiness([GOOD, GOOD], draining=True)
 
     assert (state.ready, state.alive, state.reasons) == (False, True, ("the gateway is draining",))

@@ -104,7 +104,7 @@ NO_KEY: list[Headers] = [
 
 @pytest.mark.parametrize("headers", NO_KEY, ids=range(len(NO_KEY)))
 def test_missing_wrong_and_malformed_key_get_the_same_answer(headers: Headers) -> None:
-    """R-AUTH-2, B-27: reason, status, message and headers are the same for all of them."""
+    """B-27: reason, status, message and headers are the same for all of them."""
     with pytest.raises(VeloxError) as refused:
         AUTH.check(head(b"GET", b"/", headers))
 

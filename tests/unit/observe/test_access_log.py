@@ -52,7 +52,7 @@ def pipe() -> tuple[int, int]:
 
 
 def test_line_is_one_json_object_with_controls_escaped(pipe: tuple[int, int]) -> None:
-    """R-LOG-1: a model name with a line break can't make a second line; text is cut to 256 characters."""
+    """A model name with a line break can't make a second line; text is cut to 256 characters."""
     reader, writer = pipe
     log = AccessLog(writer, AccessRules("all"), Dropped())
 
@@ -93,7 +93,7 @@ def written(record: AccessRecord) -> bytes:
     ids=ascii,
 )
 def test_line_is_printable_ascii_whatever_a_text_holds(text: str) -> None:
-    """R-LOG-1: no control character, line separator, direction mark or lone surrogate stands there as it is."""
+    """No control character, line separator, direction mark or lone surrogate stands there as it is."""
     line = written(record(model=text, path=text))
 
     assert line.endswith(b"\n") and line[:-1].decode("ascii").isprintable()

@@ -31,12 +31,12 @@ def said(text: str, *values: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("text", ["a\nb\r\n", "\x00\x1b[31m\x7f", "\u2028\u202e\x85", "\U0001f30d\ud800"], ids=ascii)
 def test_message_is_one_printable_line(text: str) -> None:
-    """R-LOG-1: whatever an upstream's certificate or the system's error said."""
+    """Whatever an upstream's certificate or the system's error said."""
     assert said("no connection: %s", text)["message"] == f"no connection: {text}"
 
 
 def test_message_is_cut_to_256_characters() -> None:
-    """R-LOG-1: an endless message is not."""
+    """An endless message is not."""
     assert said("%s", "x" * 1000)["message"] == "x" * 256
 
 
@@ -76,7 +76,7 @@ def test_death_of_a_process_is_one_line_with_reason_and_traceback() -> None:
 
 
 def test_crash_is_told_without_what_it_was_raised_with() -> None:
-    """R-LOG-3: the kind of error and the lines of code; an error's words may be a client's."""
+    """The kind of error and the lines of code; an error's words may be a client's."""
     try:
         dict[str, str]()[SECRET]
     except KeyError as exc:
@@ -138,7 +138,7 @@ ESCAPES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("code", ESCAPES.values(), ids=ESCAPES)
 def test_what_others_say_is_told_without_their_words(code: str) -> None:
-    """R-LOG-1, R-LOG-3: libraries, warnings and ends of threads and processes go through the same log, as one line."""
+    """Libraries, warnings and ends of threads and processes go through the same log, as one line."""
     before = f"import sys\nfrom velox.observe.oplog import take_over\ntake_over(sys.stderr)\nSECRET = {SECRET!r}\n"
 
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Connections stay below the limit on open files, whatever it is (R-PROC-6)."""
+"""Connections stay below the limit on open files, whatever it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that has too much memory refuses, and is replaced, at the right time (R-MEM-4)."""
+"""A worker that has too much memory refuses, and is replaced, at the right time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A body may be silent for a while and slow for a while, and neither for ever (R-TIME-1)."""
+"""A body may be silent for a while and slow for a while, and neither for ever."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_without_a_rate_only_silence_counts() -> None:
 
 
 def test_short_silence_is_allowed_for_as_long_as_ten_seconds_are_in_hand() -> None:
-    """R-TIME-1: the rate counts after 10 s, also where a silence may be shorter."""
+    """The rate counts after 10 s, also where a silence may be shorter."""
     rules = PaceRules(idle_s=0.5, rate=1024)
 
     assert rules.in_hand_s == 10.0

@@ -17,7 +17,7 @@ from velox.types import Dialect
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_error_event_is_one_event_in_the_shape_of_openai(reason: Reason) -> None:
-    """R-STREAM-1: one data line, an error object with the reason's code, a blank line; no [DONE]."""
+    """One data line, an error object with the reason's code, a blank line; no [DONE]."""
     event = error_event(reason, 'the "upstream" said\nnothing: \u2028 ☹')
 
     assert event.startswith(b"data: {") and event.endswith(b"}\n\n") and event.count(b"\n") == 2
@@ -30,7 +30,7 @@ def test_error_event_is_one_event_in_the_shape_of_openai(reason: Reason) -> None
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_error_event_for_anthropic_is_named_error(reason: Reason) -> None:
-    """R-STREAM-1: Anthropic's SDKs raise on `event: error`, whose data is a body of type error."""
+    """Anthropic's SDKs raise on `event: error`, whose data is a body of type error."""
     event = error_event(reason, "what\nfailed", Dialect.ANTHROPIC)
 
     name, data, *rest = event.split(b"\n")
@@ -52,7 +52,7 @@ def test_error_event_for_anthropic_is_named_error(reason: Reason) -> None:
     ],
 )  # fmt: skip
 def test_boundary_after_blank_line_only(stream: bytes, between: bool) -> None:
-    """R-STREAM-2: events end with a blank line; lines end with LF, CR, CRLF and nothing else."""
+    """Events end with a blank line; lines end with LF, CR, CRLF and nothing else."""
     watch = EventWatch()
     if stream:
         watch.feed(stream)
@@ -144,7 +144,7 @@ def test_any_split_gives_what_a_line_parser_sees(parts: list[bytes], cuts: list[
 
 
 def test_comment_of_velox_is_a_comment_between_events() -> None:
-    """R-STREAM-3: what is sent in a silence neither is data nor opens an event."""
+    """What is sent in a silence neither is data nor opens an event."""
     watch = EventWatch()
 
     assert not watch.feed(COMMENT)

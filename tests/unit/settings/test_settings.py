@@ -246,7 +246,7 @@ def test_value_with_line_ends_is_shown_on_one_line() -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:8080", "[::]:8080", "192.0.2.1:8080"])
 def test_listening_beyond_loopback_without_keys_is_refused(listen: str) -> None:
-    """R-AUTH-1: no keys and not loopback is a start refused, unless VELOX_AUTH=none says so."""
+    """No keys and not loopback is a start refused, unless VELOX_AUTH=none says so."""
     (problem,) = problems({"VELOX_LISTEN": listen})
 
     assert "VELOX_API_KEYS" in problem

@@ -144,7 +144,7 @@ def test_wrong_configuration_is_told_in_one_line_a_problem(
     ],
 )
 def test_closed_doors_and_local_ones_are_right(environ: Mapping[str, str], folder: Path) -> None:
-    """R-AUTH-1, R-ADM-1: beyond loopback with keys and a token; a unix socket is guarded by its file's mode."""
+    """Beyond loopback with keys and a token; a unix socket is guarded by its file's mode."""
     settings = load(placed(environ, folder), cores=2)
 
     assert SECRET not in repr(settings)
@@ -159,7 +159,7 @@ def test_token_is_taken_from_its_file_without_the_line_end(folder: Path) -> None
 
 
 def test_profiles_keep_a_minute_apart_where_others_can_ask_for_them() -> None:
-    """R-ADM-1; on loopback there is no pause, unless it is given."""
+    """On loopback there is no pause, unless it is given."""
     assert load({}, cores=2).profile_pause_s == 0.0
     assert load({"VELOX_ADMIN_LISTEN": "unix:/x"}, cores=2).profile_pause_s == 0.0
     assert load({**OPEN_ADMIN, TOKEN: SECRET}, cores=2).profile_pause_s == 60.0

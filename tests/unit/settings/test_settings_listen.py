@@ -60,7 +60,7 @@ def test_port_that_the_kernel_chooses_may_stand_twice() -> None:
 
 
 def test_one_address_beyond_loopback_needs_keys_whatever_the_others_are() -> None:
-    """R-AUTH-1: the widest door counts."""
+    """The widest door counts."""
     assert "VELOX_API_KEYS" in problem({"VELOX_LISTEN": f"{UNIX},0.0.0.0:8080"})
 
 

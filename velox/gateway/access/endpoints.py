@@ -1,7 +1,7 @@
 """What a path is for: its route (a metric label), whether its body names a model, and whether it passes at all.
 
 Knows: the paths of the OpenAI API, of Anthropic's messages and of Gemini's models. Does not know: upstreams. The same
-path value that is looked at here is the one that goes up (R-PATH-1).
+path value that is looked at here is the one that goes up.
 """
 
 from __future__ import annotations

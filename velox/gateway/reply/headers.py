@@ -45,7 +45,7 @@ __all__ = [
     "is_id",
 ]
 
-# R-SEC-4: what an upstream may not tell our client. Hop-by-hop headers are gone before.
+# What an upstream may not tell our client. Hop-by-hop headers are gone before.
 DROPPED: Final = frozenset(
     {
         b"set-cookie",

@@ -460,7 +460,7 @@ class Reply:
         self._resume_stream()
 
     def keep_alive(self, now_s: float, silence_s: float) -> None:
-        """Send a comment when the client has been sent nothing for so long, if one may stand here (R-STREAM-3).
+        """Send a comment when the client has been sent nothing for so long, if one may stand here.
 
         A head that waits for the first event goes out with it: the attempt is then the last one. To be called a few
         times a second.

@@ -74,7 +74,7 @@ def error_reply(
     """Return the headers and the body of the answer.
 
     dialect: of the client. client_id: the client's own id of the request, which it gets back.
-    may_have_begun: an upstream may have worked on the request, so no SDK is asked to repeat it (R-RETRY-4).
+    may_have_begun: an upstream may have worked on the request, so no SDK is asked to repeat it.
     """
     headers: Headers = [
         _JSON,

@@ -1,4 +1,4 @@
-"""The life of one request, from top to bottom: queue, read, who, gate, forward, account.
+"""The life of one request, from top to bottom: who, queue, read, gate, forward, account.
 
     check_head()    who      with the head, before a body is read: key and path             (intake.py)
     submit()        accept   a whole request has come: it passes the empty queue at once, or waits     (intake.py)
@@ -255,7 +255,7 @@ class Exchange(AttemptHost):
     # -- what the client does meanwhile ---------------------------------------------------------
 
     def client_gone(self, *, stalled: bool = False) -> None:
-        """Stop at once, in whichever phase (R-CANCEL-1)."""
+        """Stop at once, in whichever phase."""
         if self.reply is not None:
             self.reply.client_gone()
             if self.reply.is_whole:
@@ -1145,7 +1145,7 @@ class Exchange(AttemptHost):
     # -- the end --------------------------------------------------------------------------------------
 
     def _end(self, error: VeloxError | None) -> None:
-        """Tell the client how it ended, then account. No await: it happens exactly once."""
+        """Settle, account, then tell the client how it ended. No await: it happens exactly once."""
         reply = self.reply
         self._attempting = None  # it leads back here: a cycle, which would hold the request's body
         if self._routing is not None:
@@ -1376,7 +1376,7 @@ class Exchange(AttemptHost):
         return VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0)
 
     def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
-        """End what takes too long (R-TIME-1). Called every 0.25 s."""
+        """End what takes too long. Called every 0.25 s."""
         reply, drain = self.reply, self._drain
         if drain is not None and now_s >= drain.until_s:
             self._cancel()

@@ -43,7 +43,7 @@ _IDENTITIES: Final = frozenset(
         b"cf-access-jwt-assertion",
     }
 )
-# R-SEC-1: never passed from client to upstream. Host, framing and hop-by-hop headers are gone before (protocol/http1).
+# Never passed from client to upstream. Host, framing and hop-by-hop headers are gone before (protocol/http1).
 DROPPED: Final = (
     OVERRIDING
     | _ADDRESSES

@@ -1,4 +1,4 @@
-"""The request as it goes up: built from what may pass, never copied (R-H1-11).
+"""The request as it goes up: built from what may pass, never copied.
 
 Knows: which of the client's headers go up, which credential, which path. Does not know: connections.
 """
@@ -278,7 +278,7 @@ class Forwarder:
             if name != REQUEST_ID or _is_id(value):
                 chosen.append(field)
         if is_plain:
-            # R-BODY-3: a compressed stream could not be watched for its end, and would be held up by its compressor.
+            # A compressed stream could not be watched for its end, and would be held up by its compressor.
             chosen.append((b"accept-encoding", b"identity"))
         chosen.extend(field for field in ours if not is_plain or field[0] != b"accept-encoding")
         if self._usual:

@@ -225,7 +225,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._received(bytes(self._owner.parts.tunnels.buffer.view[:nbytes]))
 
     def eof_received(self) -> bool:
-        # As over HTTP, the client has left (R-CANCEL-1). What runs is not kept until it has taken what was written,
+        # As over HTTP, the client has left. What runs is not kept until it has taken what was written,
         # which may be never.
         if self._turns and self._transport is not None:
             self._transport.abort()

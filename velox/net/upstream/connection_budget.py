@@ -1,4 +1,4 @@
-"""How many connections to upstreams a worker may have open, in all pools together (R-PROC-6).
+"""How many connections to upstreams a worker may have open, in all pools together.
 
 Each pool has a limit of its own, but the open files are those of the worker. When all that it may have are open,
 

@@ -1,7 +1,7 @@
 """An HTTP/1.1 connection to an upstream: one exchange at a time.
 
 Knows: when the connection may be used again (RFC 9112 §9.3). Does not know: framing (protocol/http1/response.py)
-or which exchange comes next (pool.py). A connection whose exchange did not end cleanly is never used again (R-POOL-1).
+or which exchange comes next (pool.py). A connection whose exchange did not end cleanly is never used again.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class UpstreamFailure(VeloxError):  # noqa: N818 - it is a VeloxError
         super().__init__(reason, message, status=status)
         self.unprocessed: Final = unprocessed
         self.may_be_stale = unprocessed is Retry.STALE
-        # R-RETRY-4: only what surely was no work yet is repeated by SDKs.
+        # Only what surely was no work yet is repeated by SDKs.
         self.should_retry = unprocessed is not None or bool(reason.fact.should_retry)
 
 

@@ -12,7 +12,7 @@ queue that does not drain keeps its last rate, as nobody knows how long a silenc
 silence, and ten seconds, nothing is known. Requests count, not tokens: the one at place 10 goes when 10 of those that
 are being served have ended, whatever the nine before it need.
 
-StandingQueue (R-LOAD-2). A queue is good for a burst: it holds what comes at once until there is room. A queue that is
+StandingQueue. A queue is good for a burst: it holds what comes at once until there is room. A queue that is
 never empty holds no burst: more comes than can be served, and each place in it only adds waiting time. Then the allowed
 wait shrinks, from VELOX_QUEUE_TIMEOUT to seven eighths of the mean time that a request takes: a request that is
 admitted gets its response in twice that time, with an eighth to spare for what a busy gateway adds; the others are

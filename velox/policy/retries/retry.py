@@ -1,4 +1,4 @@
-"""When a request that an upstream may have begun is tried again, and after how long (R-RETRY-2, R-RETRY-3).
+"""When a request that an upstream may have begun is tried again, and after how long.
 
 Knows: statuses, Retry-After in its three forms, how long to wait without one, and how many requests and
 retries there were in the last seconds. Does not know: a clock, upstreams, or whether the client has seen a byte.

@@ -165,5 +165,5 @@ def beyond_ascii(name: bytes) -> VeloxError:
 
 
 def framing_error(message: str, *, status: int = 400) -> VeloxError:
-    """Return the refusal of a request whose bytes can't be framed safely; the connection closes (R-H1-1)."""
+    """Return the refusal of a request whose bytes can't be framed safely; the connection closes."""
     return VeloxError(Reason.BAD_FRAMING, message, status=status, close=True)

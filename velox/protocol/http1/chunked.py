@@ -18,9 +18,9 @@ __all__ = ["ALL_LINES", "ChunkedDecoder"]
 
 ALL_LINES: Final = 1 << 60
 
-# A size with its extensions (R-H1-5); what real clients send takes 6 bytes.
+# A size with its extensions; what real clients send takes 6 bytes.
 _SIZE_LINE_BYTES: Final = 256
-# R-H1-5: bytes that are not body. Chunks of 40 bytes and more stay below this for ever; a flood does not.
+# Bytes that are not body. Chunks of 40 bytes and more stay below this for ever; a flood does not.
 _OVERHEAD_BYTES: Final = 16 * 1024
 _OVERHEAD_SHARE: Final = 8
 

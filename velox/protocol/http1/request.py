@@ -3,7 +3,7 @@
 Knows: where a head ends, limits counted while reading, where a body ends. Does not know: sockets, time-outs,
 what a head means (http1_head), how chunks are spelled (chunked).
 The body's framing is ours: llhttp has no limits, mixes trailers with fields, and would parse the next request
-before this one was answered (R-H1-10). After a refusal no byte of the connection is read again (R-H1-1).
+before this one was answered. After a refusal no byte of the connection is read again.
 """
 
 from __future__ import annotations

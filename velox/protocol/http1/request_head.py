@@ -1,6 +1,6 @@
 """The head of an HTTP/1.1 request: from its bytes to a RequestHead, or a refusal.
 
-Knows: every check that keeps two servers from reading one head as two different requests (R-H1-1 to R-H1-9).
+Knows: every check that keeps two servers from reading one head as two different requests.
 Does not know: how the bytes came, bodies, routes, keys.
 
 llhttp (strict, through httptools) checks the grammar and gives the fields. The request line is split here,
@@ -86,7 +86,7 @@ _ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
 REQUEST_LINE_EXTRA: Final = 32
 _VERSION: Final = re.compile(rb"HTTP/[1-9]\.[0-9]")
 
-# A reg-name without the characters that attacks use (R-H1-2), IPv4 or [IPv6]; then a port.
+# A reg-name without the characters that attacks use, IPv4 or [IPv6]; then a port.
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _ZERO: Final = ord("0")
 _NAME_OF: Final = itemgetter(0)
@@ -98,7 +98,7 @@ _FRAMING_LINE: Final = re.compile(rb"\r\n(?:content-length: ?[0-9]+|transfer-enc
 _REMOVED: Final = HOP_BY_HOP | HANDSHAKE | {b"host", b"content-length", b"expect"}
 # Two readers could each take another one of these.
 _SINGLE: Final = (b"host", b"transfer-encoding", b"authorization", b"content-type", b"expect")
-# CVE-2022-31813: a Connection that names these makes a proxy strip what the next hop relies on (R-HOP-1).
+# CVE-2022-31813: a Connection that names these makes a proxy strip what the next hop relies on.
 _PROTECTED: Final = frozenset({b"host", b"authorization", b"content-length", b"content-type", b"transfer-encoding"})
 
 
@@ -293,7 +293,7 @@ def _make_request(
         removed = _REMOVED | members
         # A connection that asked for a WebSocket carries no other request, whatever the answer.
         keep_alive = keep_alive and b"close" not in members and offer is None
-    # A CGI-like server reads Content_Length as Content-Length: never forwarded (R-H1-7).
+    # A CGI-like server reads Content_Length as Content-Length: never forwarded.
     headers = tuple([field for field in fields if field[0] not in removed and _UNDERSCORE not in field[0]])
     shape = HeadShape(
         *line, keep_alive, chunked, expect_continue, offer, headers, is_foreign_page=is_foreign_page, host=host
@@ -367,7 +367,7 @@ def check_single(fields: Headers) -> None:
 
 
 def check_host(host: bytes | None, *, http_1_0: bool) -> None:
-    """Refuse a host that is missing, or is more than a name or address with or without a port (R-H1-2)."""
+    """Refuse a host that is missing, or is more than a name or address with or without a port."""
     if host is None:
         # RFC 9112 §3.2 asks it of HTTP/1.1 only.
         if http_1_0:

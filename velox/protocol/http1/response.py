@@ -81,7 +81,7 @@ class _SurplusError(Exception):
 class _ChunkCollector:
     """Takes llhttp's callbacks for one body; apart from the decoder, so that no reference cycle is made.
 
-    Trailers (R-H1-4) are asked for by nobody.
+    Trailers are asked for by nobody.
     """
 
     __slots__ = ("complete", "ended", "on_body", "on_chunk_complete", "on_chunk_header")
@@ -243,7 +243,7 @@ class ResponseDecoder:
         n_left = self._n_left
         if n_left is not None:
             if len(data) > n_left:
-                # What came after a whole reply spoils the connection, not the reply (R-POOL-1).
+                # What came after a whole reply spoils the connection, not the reply.
                 data = data[:n_left]
                 self._spoil()
             self._n_left = n_left - len(data)

@@ -1,4 +1,4 @@
-"""Builds the heads and chunks that Velox writes on HTTP/1.1; none is copied from a peer (R-H1-11).
+"""Builds the heads and chunks that Velox writes on HTTP/1.1; none is copied from a peer.
 
 Knows: the wire's form. Does not know: which fields may pass; its callers give only those.
 """

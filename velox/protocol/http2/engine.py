@@ -156,7 +156,7 @@ class EngineSettings:
     guards: bool = False
 
 
-# What clients that we don't know are allowed (R-H2-1): a request's head and body, and little more in advance.
+# What clients that we don't know are allowed: a request's head and body, and little more in advance.
 INGRESS_SETTINGS: Final = EngineSettings(
     stream_window=64 << 10,
     connection_window=1 << 20,

@@ -1,4 +1,4 @@
-"""What a client's frames may do to a server of ours, whichever engine reads them (R-H2-2, R-H2-4, R-H2-6).
+"""What a client's frames may do to a server of ours, whichever engine reads them.
 
 Knows: frame headers of both directions (RFC 9113 §4.1), which streams a client has ended, how much of what brings
 nothing a client may send. Does not know: HPACK, events, what an engine makes of a frame.

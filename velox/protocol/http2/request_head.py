@@ -1,7 +1,7 @@
 """The head of an HTTP/2 request: from its fields as decoded to the same RequestHead as HTTP/1.1 gives.
 
 Knows: what RFC 9113 §8 says of fields and pseudo fields, and what could mean something else once it is written as
-HTTP/1.1 (R-H2-5). Does not know: frames, streams, routes, keys.
+HTTP/1.1. Does not know: frames, streams, routes, keys.
 
 Called by whoever is told of a head (EngineHandler.on_head, server side), before anything else is done with it. ngh2
 checks much of this too, h2 is told not to; what is refused must not depend on which one is in use.
@@ -78,7 +78,7 @@ def read_head(fields: Sequence[Header], limits: Http1Limits, *, end_stream: bool
     content_length = None if length is None else body_length(length, limits)
     has_body = not end_stream and content_length != 0
     expect_continue = b"expect" in values and expects_continue(values[b"expect"]) and has_body
-    # A CGI-like server reads Content_Length as Content-Length: never forwarded (R-H1-7).
+    # A CGI-like server reads Content_Length as Content-Length: never forwarded.
     headers = tuple([field for field in rest if field[0] not in _REMOVED and b"_" not in field[0]])
     chunked = has_body and content_length is None
     line = method, target, path, query, False

@@ -1,4 +1,4 @@
-"""The listening sockets: bound once by the supervisor, held for life, inherited by the workers (R-PROC-1).
+"""The listening sockets: bound once by the supervisor, held for life, inherited by the workers.
 
 Knows: how to bind so that workers share the load and a dead worker's queue survives it, who may connect to a unix
 socket, which sockets speak TLS, and how a worker stops without losing queued connections. Does not know: what a

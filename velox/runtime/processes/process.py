@@ -74,7 +74,7 @@ def spawn(work: Callable[[], int]) -> int:
         return pid
     code = 1
     try:
-        # A worker must not outlive its supervisor (R-PROC-1), nor wait for one that died before the call.
+        # A worker must not outlive its supervisor, nor wait for one that died before the call.
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)

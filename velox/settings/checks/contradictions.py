@@ -1,6 +1,6 @@
 """Checks of settings against each other, and the keys and the token that are read from files.
 
-Knows: all valid values and where they were given; R-AUTH-1 for the data listener, R-ADM-1 for the admin listener.
+Knows: all valid values and where they were given; who may reach the data listener and the admin listener.
 Does not know: how a value is written; upstreams and routes (routing/). Invalid values are not among `values`.
 """
 
@@ -302,7 +302,7 @@ def _unprotected_listeners(values: Mapping[str, Any]) -> Iterator[Problem]:
         and any(each.includes(admin) or admin.includes(each) for each in listen)
     ):
         yield Problem("VELOX_ADMIN_LISTEN", str(admin), "expected another address than VELOX_LISTEN")
-    # R-AUTH-1: clients on other machines need a key, unless VELOX_AUTH=none was set.
+    # Clients on other machines need a key, unless VELOX_AUTH=none was set.
     if {"listen", "auth", "api_keys", "api_keys_file"} <= values.keys():
         has_keys = bool(values["api_keys"]) or values["api_keys_file"] is not None or values.get("managed_keys", False)
         if values["auth"] == "none":

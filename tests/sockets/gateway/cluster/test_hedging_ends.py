@@ -123,7 +123,7 @@ MOMENTS: Final = [
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.more
 def test_end_from_outside_ends_both_and_leaves_nothing(moment, n_turns: int, how: str) -> None:  # type: ignore[no-untyped-def]
-    """R-CANCEL-1: whatever each of them is at, and in the turns after it; over() looks at all that must be back."""
+    """Whatever each of them is at, and in the turns after it; over() looks at all that must be back."""
 
     async def main() -> None:
         with race(4, after=NEVER if moment is at_first else AT_ONCE, rules=RULES) as both:

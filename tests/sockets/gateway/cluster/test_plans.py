@@ -139,7 +139,7 @@ def test_key_that_rests_is_not_asked_whatever_has_failed() -> None:
 
 
 def test_silent_member_is_not_asked_for_another_model() -> None:
-    """R-RETRY-2: it let a time-out pass, or can't be reached; as a fallback with another model it would again."""
+    """It let a time-out pass, or can't be reached; as a fallback with another model it would again."""
 
     async def main() -> None:
         members = [member(name) for name in "ab"]

@@ -333,7 +333,7 @@ def test_only_data_of_an_event_stream_ends_its_silence(headers: list[Header], pi
 
 
 def test_comments_are_sent_in_a_silence_only() -> None:
-    """R-STREAM-3: one for each 15 s in which the client got nothing, of the upstream or of ours."""
+    """One for each 15 s in which the client got nothing, of the upstream or of ours."""
 
     async def test(client: FakeClient) -> None:
         reply, loop = reply_for(client), asyncio.get_running_loop()
@@ -381,7 +381,7 @@ def test_no_comment_where_it_would_be_in_the_way(data: bytes, length: int | None
 
 
 def test_no_comment_before_the_head_nor_after_the_end() -> None:
-    """R-STREAM-3: the status is not committed for it, and a reply that is whole stays as it is."""
+    """The status is not committed for it, and a reply that is whole stays as it is."""
 
     async def test(client: FakeClient) -> None:
         reply, late_s = reply_for(client), asyncio.get_running_loop().time() + 100
@@ -418,7 +418,7 @@ EVENTS: Final = (
 
 @given(places=st.lists(st.integers(1, len(EVENTS) - 1), max_size=len(EVENTS)))
 def test_any_split_of_a_stream_gives_the_same_bytes(places: list[int]) -> None:
-    """R-STREAM-2, F-14 to F-17: nothing is decoded, gathered or dropped; errors inside are counted all the same."""
+    """F-14 to F-17: nothing is decoded, gathered or dropped; errors inside are counted all the same."""
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client)
@@ -464,7 +464,7 @@ def test_error_event_stands_for_itself_wherever_a_stream_is_cut(cut_at: int) -> 
     ],
 )
 def test_error_event_is_in_the_dialect_of_the_path(path: bytes, first: bytes) -> None:
-    """R-STREAM-1: the Anthropic SDK reads `event: error`, OpenAI's read `data.error`."""
+    """The Anthropic SDK reads `event: error`, OpenAI's read `data.error`."""
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client, dialect=Routes(("*",)).facts(path).dialect)
@@ -489,7 +489,7 @@ def test_compressed_stream_is_cut_without_a_word() -> None:
 
 
 def test_what_another_velox_says_of_itself_does_not_pass() -> None:
-    """R-SEC-4: an upstream may be one, and of another version; its simulator's fields are no secret."""
+    """An upstream may be one, and of another version; its simulator's fields are no secret."""
 
     async def test(client: FakeClient) -> None:
         theirs = [(b"x-velox-%b" % name, b"theirs") for name in (b"cost", b"estimated", b"budget-reset", b"anything")]

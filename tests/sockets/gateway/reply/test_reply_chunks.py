@@ -141,7 +141,7 @@ def test_metered_stream_is_read() -> None:
 
 
 def test_error_that_comes_as_a_stream_does_not_show_our_key() -> None:
-    """R-SEC-4: whatever type an error reply has, its body is looked through."""
+    """Whatever type an error reply has, its body is looked through."""
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client)

@@ -40,7 +40,7 @@ def test_error_that_shows_our_key_is_replaced(length: bool, places: list[int]) -
 @pytest.mark.parametrize("secret", [KEY, None])
 @given(body=st.binary(max_size=60), places=st.lists(st.integers(0, 60), max_size=10))
 def test_other_errors_pass_as_they_came(secret: bytes | None, body: bytes, places: list[int]) -> None:
-    """R-STREAM-2: status, headers and body unchanged, with a key of ours or without."""
+    """Status, headers and body unchanged, with a key of ours or without."""
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client)

@@ -109,7 +109,7 @@ def test_request_that_is_there_waits_for_no_more_than_a_few_that_come() -> None:
 
 
 def test_drain_serves_all_that_wait_in_the_queue() -> None:
-    """R-PROC-4: they have connected, so they are answered, however many there are."""
+    """They have connected, so they are answered, however many there are."""
 
     async def main() -> None:
         app = App(lambda exchange: exchange.answer())

@@ -155,7 +155,7 @@ class Stream:
 
 
 def test_late_end_of_a_reply_that_timed_out_frees_its_stream() -> None:
-    """R-POOL-1: an HTTP/1.1 connection whose exchange has ended may carry another one before the first has noticed."""
+    """An HTTP/1.1 connection whose exchange has ended may carry another one before the first has noticed."""
 
     async def main() -> None:
         reply, stream = reply_for(FakeClient()), Stream()
@@ -176,7 +176,7 @@ def test_late_end_of_a_reply_that_timed_out_frees_its_stream() -> None:
 def test_cut_stream_tells_of_its_error_only_where_that_can_not_make_it_whole(
     length: int | None, http_1_0: bool, tells: bool
 ) -> None:
-    """R-STREAM-1: with an announced length, an error event would be counted as the bytes that are missing."""
+    """With an announced length, an error event would be counted as the bytes that are missing."""
 
     async def main() -> None:
         client = FakeClient()

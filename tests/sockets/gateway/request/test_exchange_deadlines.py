@@ -49,7 +49,7 @@ CHAT = (
 @pytest.mark.parametrize("how", ["gone", "stalled", "drain", "total", "deadline"])
 @pytest.mark.parametrize("phase", ["limit", "connect", "ttfb", "backoff"])
 def test_exchange_that_is_ended_in_any_phase_ends_at_once(phase: str, how: str) -> None:
-    """R-CANCEL-1 and the deadlines: slot, token and stream are given back once, the client is told if there."""
+    """At any deadline, too: slot, token and stream are given back once, the client is told if there."""
 
     async def never(_owner: object) -> ScriptedUpstream:
         await asyncio.Event().wait()

@@ -91,7 +91,7 @@ async def turns(n: int = 5) -> None:
 
 @pytest.mark.parametrize("turns_later", range(5))
 def test_client_that_leaves_at_any_turn_frees_its_slot(turns_later: int) -> None:
-    """R-CANCEL-1: queued, between the queue and its first step, waiting for a connection: each is counted."""
+    """Queued, between the queue and its first step, waiting for a connection: each is counted."""
 
     async def main() -> None:
         with bench() as made:
@@ -123,7 +123,7 @@ def test_client_that_leaves_while_its_token_is_not_due_gives_it_back() -> None:
 
 
 def test_end_of_a_drain_answers_who_waits_for_a_connection_and_who_is_queued() -> None:
-    """R-PROC-4: 503 draining for both; neither is left to find its connection reset."""
+    """503 draining for both; neither is left to find its connection reset."""
 
     async def main() -> None:
         with bench(max_inflight=1) as made:

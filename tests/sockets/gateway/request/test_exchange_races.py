@@ -148,7 +148,7 @@ class Body(bytearray):
 
 @pytest.mark.parametrize("how", ["whole", "refused", "cut", "not opened"])
 def test_body_is_let_go_of_at_the_end_without_the_collector(how: str) -> None:
-    """R-MEM-2: what the budget counts as given back is given back."""
+    """What the budget counts as given back is given back."""
 
     class Closed(ScriptedUpstream):
         def open(self, request: UpstreamRequest, sink: ReplySink) -> ScriptedStream:
@@ -186,7 +186,7 @@ async def no_dial(_owner: ConnectionOwner) -> ScriptedConnection:
 
 
 def test_sdk_is_not_asked_to_repeat_what_an_earlier_attempt_may_have_begun() -> None:
-    """R-RETRY-4: reset at the first upstream, no connection to the second: work may have been done all the same."""
+    """Reset at the first upstream, no connection to the second: work may have been done all the same."""
 
     async def main() -> None:
         first = ScriptedUpstream(broken())
@@ -203,7 +203,7 @@ def test_sdk_is_not_asked_to_repeat_what_an_earlier_attempt_may_have_begun() -> 
 
 @pytest.mark.parametrize(("script", "says"), [(SILENT, b"false"), (None, b"true")], ids=["begun", "waits"])
 def test_end_of_a_drain_says_whether_work_may_have_begun(script: list[object] | None, says: bytes) -> None:
-    """R-RETRY-4: true only for who still waited for a connection."""
+    """True only for who still waited for a connection."""
 
     async def never(_owner: ConnectionOwner) -> ScriptedConnection:
         await asyncio.Event().wait()

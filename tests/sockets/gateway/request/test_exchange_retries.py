@@ -48,7 +48,7 @@ def retry_policy(made: Gateway, cursor: RouteCursor) -> RetryPolicy:
 
 @pytest.mark.parametrize(("cause", "most"), [(Retry.REFUSED, 10), (Retry.GOAWAY, 10), (Retry.STALE, 2)])
 def test_work_that_was_surely_not_begun_is_tried_again_for_free(cause: Retry, most: int) -> None:
-    """R-RETRY-1: whatever the settings and the budget say, and not for ever."""
+    """Whatever the settings and the budget say, and not for ever."""
 
     async def main() -> None:
         free = broken(unprocessed=cause)
@@ -99,7 +99,7 @@ def test_free_retry_goes_to_the_next_upstream() -> None:
 
 @pytest.mark.parametrize("script", [whole(500), whole(503), whole(429), broken()], ids=["500", "503", "429", "reset"])
 def test_counted_retry_goes_to_the_next_upstream_at_once(script: list[Step]) -> None:
-    """R-RETRY-2, even if the first asks for an hour: that is its own hour."""
+    """Even if the first asks for an hour: that is its own hour."""
 
     async def main() -> None:
         first, second = ScriptedUpstream(script), ScriptedUpstream(whole())
@@ -406,7 +406,7 @@ def test_refused_reply_is_never_mixed_into_the_next() -> None:
 
 
 def test_same_upstream_is_asked_again_after_the_wait_it_asked_for() -> None:
-    """R-RETRY-3, F-22: not before."""
+    """F-22: not before."""
 
     async def main() -> None:
         upstream = ScriptedUpstream(whole(429, b"slow down", (b"retry-after-ms", b"150")), whole())
@@ -477,7 +477,7 @@ def test_last_attempts_reply_passes_unchanged() -> None:
 
 
 def test_empty_budget_ends_counted_retries() -> None:
-    """R-RETRY-2: one spare retry, then none."""
+    """One spare retry, then none."""
 
     async def main() -> None:
         upstream = ScriptedUpstream(whole(503, b"", (b"retry-after", b"0")))

@@ -180,7 +180,7 @@ def test_refused_head_is_answered_before_its_body_which_is_not_wanted(engine: Na
 @each_engine
 @pytest.mark.parametrize("how", ["upper", "crlf", "connection", "authority", "path", "pseudo"])
 def test_malformed_request_is_reset_and_its_neighbours_are_not(engine: Name, how: str) -> None:
-    """R-H2-5, B-48: RST_STREAM(PROTOCOL_ERROR); nothing of it reaches the gateway."""
+    """B-48: RST_STREAM(PROTOCOL_ERROR); nothing of it reaches the gateway."""
     bad = {
         "upper": [*GET, (b"X-Upper", b"1")],
         "crlf": [*GET, (b"x", b"a\r\nb: c")],
@@ -207,7 +207,7 @@ def test_malformed_request_is_reset_and_its_neighbours_are_not(engine: Name, how
 
 @each_engine
 def test_trailers_are_dropped(engine: Name) -> None:
-    """R-H1-4: they end the request and are nobody's."""
+    """They end the request and are nobody's."""
 
     async def main() -> None:
         app = App(lambda exchange: exchange.answer())
@@ -245,7 +245,7 @@ def test_body_that_trailers_cut_short_reaches_nobody(engine: Name, body: bytes) 
 
 @each_engine
 def test_client_that_waits_for_100_is_asked_for_its_body(engine: Name) -> None:
-    """R-H1-9: after the head has passed; not when it was refused."""
+    """After the head has passed; not when it was refused."""
 
     async def main() -> None:
         app = App(lambda exchange: exchange.answer())
@@ -351,7 +351,7 @@ def test_bug_ends_the_stream_that_met_it_and_no_other(engine: Name, where: str) 
 def test_body_of_unknown_length_is_counted_as_it_comes(
     engine: Name, budget: int, body_bytes: int, reason: Reason
 ) -> None:
-    """R-MEM-2: at the byte; what it held is given back."""
+    """At the byte; what it held is given back."""
 
     async def main() -> None:
         app = App(lambda exchange: exchange.answer())
@@ -478,7 +478,7 @@ def test_long_body_holds_what_has_come_and_gives_way(engine: Name) -> None:
 
 @each_engine
 def test_client_that_gives_up_one_of_many_harms_no_other(engine: Name) -> None:
-    """R-CANCEL-1, F-43: its exchange hears of it at once, the others go on."""
+    """F-43: its exchange hears of it at once, the others go on."""
 
     async def main() -> None:
         app = App()
@@ -531,7 +531,7 @@ def test_client_that_leaves_takes_all_its_requests_with_it(engine: Name, how: st
 
 @each_engine
 def test_cut_reply_is_reset_and_never_ended(engine: Name) -> None:
-    """R-STREAM-1: what came, a last word, RST_STREAM(INTERNAL_ERROR); the next request is served."""
+    """What came, a last word, RST_STREAM(INTERNAL_ERROR); the next request is served."""
 
     async def main() -> None:
         app = App()

@@ -51,7 +51,7 @@ def connection_of(server: Server) -> ClientHttp2Connection:
 
 @each_engine
 def test_client_that_holds_up_one_stream_holds_up_no_other(engine: Name) -> None:
-    """R-MEM-1: above 64 KiB that wait for its window, that stream's upstream is held; below, it goes on."""
+    """Above 64 KiB that wait for its window, that stream's upstream is held; below, it goes on."""
 
     async def main() -> None:
         app = App()
@@ -86,7 +86,7 @@ def test_client_that_holds_up_one_stream_holds_up_no_other(engine: Name) -> None
 @each_engine
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_reply_that_waits_for_its_window_too_long_is_given_up(engine: Name, is_finished: bool) -> None:
-    """R-H2-7: RST_STREAM, its exchange and its bytes are gone; the connection and its other streams go on."""
+    """RST_STREAM, its exchange and its bytes are gone; the connection and its other streams go on."""
 
     async def main() -> None:
         app = App()
@@ -134,7 +134,7 @@ def test_reply_goes_through_a_window_of_one_byte(engine: Name) -> None:
 
 @each_engine
 def test_client_that_takes_nothing_of_the_connection_is_given_up(engine: Name) -> None:
-    """F-45: all its exchanges hear that it stalled. While it takes nothing it is not read from either (R-H2-6)."""
+    """F-45: all its exchanges hear that it stalled. While it takes nothing it is not read from either."""
 
     async def main() -> None:
         app = App()
@@ -292,7 +292,7 @@ def test_connection_that_is_over_is_freed_without_the_collector(engine: Name, ho
 
 @each_engine
 def test_drain_names_the_last_stream_after_a_round_trip(engine: Name) -> None:
-    """R-PROC-4: what is on its way is served, what has begun ends, then the connection closes."""
+    """What is on its way is served, what has begun ends, then the connection closes."""
 
     async def main() -> None:
         app = App()
@@ -431,7 +431,7 @@ def test_connection_that_comes_while_draining_has_one_round_trip(engine: Name) -
 
 
 def test_connection_is_retired_after_ten_thousand_streams() -> None:
-    """R-H2-8: whatever grows with a connection's age ends with it; no request is lost by that."""
+    """Whatever grows with a connection's age ends with it; no request is lost by that."""
 
     async def main() -> None:
         app = App(lambda exchange: exchange.answer())
@@ -454,7 +454,7 @@ def test_connection_is_retired_after_ten_thousand_streams() -> None:
 @each_engine
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_connection_is_retired_after_an_hour(engine: Name, is_busy: bool) -> None:
-    """R-H2-8: also one that is never idle; its streams end in peace."""
+    """Also one that is never idle; its streams end in peace."""
 
     async def main() -> None:
         app = App()
@@ -549,7 +549,7 @@ def test_what_tls_agreed_on_is_what_is_spoken() -> None:
 
 @each_engine
 def test_connection_too_many_is_told_that_nothing_was_processed(engine: Name) -> None:
-    """R-PROC-6: over TLS by GOAWAY; a plain one is refused before it has said what it speaks."""
+    """Over TLS by GOAWAY; a plain one is refused before it has said what it speaks."""
 
     async def main() -> None:
         app = App(lambda exchange: exchange.answer())

@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def test_client_that_pipelines_and_does_not_read_is_served_no_further() -> None:
-    """R-MEM-1: a request waits until the reply before it has left; else its replies gather in our memory."""
+    """A request waits until the reply before it has left; else its replies gather in our memory."""
 
     async def main() -> None:
         app = App(lambda exchange: exchange.answer(bytes(4 * MIB)))
@@ -93,7 +93,7 @@ def end_without_length(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("reply", [begin_without_length, end_without_length])
 def test_reply_that_ends_at_close_is_reset_while_part_of_it_waits(reply: Callable[[Exchange], None]) -> None:
-    """R-STREAM-1: whatever closes the connection then, nobody takes the part for the whole."""
+    """Whatever closes the connection then, nobody takes the part for the whole."""
 
     async def main() -> None:
         app = App(reply)
@@ -131,7 +131,7 @@ def test_reply_that_ends_at_close_ends_cleanly_when_all_of_it_was_taken() -> Non
 
 
 def test_half_closed_client_is_gone_at_once_though_it_has_not_read() -> None:
-    """R-CANCEL-1: what it did not read must not keep its exchange alive."""
+    """What it did not read must not keep its exchange alive."""
 
     async def main() -> None:
         def answer(exchange: Exchange) -> None:

@@ -152,7 +152,7 @@ async def read_refusal(server: Server, *, send: bool) -> bytes:
 
 @pytest.mark.parametrize("send", [True, False])
 def test_crowd_beyond_the_limit_is_told_and_holds_nothing(*, send: bool) -> None:
-    """R-PROC-6: each of 90 reads its 503, those inside go on, and few descriptors are held by the refused."""
+    """Each of 90 reads its 503, those inside go on, and few descriptors are held by the refused."""
 
     async def main() -> None:
         app = App(lambda exchange: exchange.answer())

@@ -29,7 +29,7 @@ def room_of(server: Server) -> ReplyBufferBudget:
 
 @each_engine
 def test_full_room_holds_all_streams_and_takes_no_more(engine: Name) -> None:
-    """R-MEM-1: in the turn in which it becomes full, also those without a reply yet; afterwards all go on."""
+    """In the turn in which it becomes full, also those without a reply yet; afterwards all go on."""
 
     async def main() -> None:
         app = App()

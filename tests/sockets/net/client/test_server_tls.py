@@ -179,7 +179,7 @@ def test_bytes_that_are_no_handshake_end_the_connection(
 
 @pytest.mark.parametrize("n_sent", [0, 1, 100])
 def test_handshake_that_stalls_is_ended(certificate: ServerCertificate, trusting: ssl.SSLContext, n_sent: int) -> None:
-    """R-TIME-1: with no byte, one, or half of it."""
+    """With no byte, one, or half of it."""
 
     async def main() -> None:
         async with serve_tls(TlsServer(App(), certificate, header_s=0.3)) as server:
@@ -292,7 +292,7 @@ def test_client_certificate_is_required_of_everyone(authority: trustme.CA, versi
 def test_connections_beyond_the_limit_cost_no_handshake(
     certificate: ServerCertificate, trusting: ssl.SSLContext
 ) -> None:
-    """R-PROC-6: silent ones count from the accept on, and give their place back."""
+    """Silent ones count from the accept on, and give their place back."""
 
     async def main() -> None:
         server = TlsServer(App(whole(b"ok")), certificate, max_connections=3)
@@ -365,7 +365,7 @@ def test_reply_that_is_cut_never_looks_whole(
 
 @pytest.mark.parametrize("leaves", ["close_notify", "fin", "reset"])
 def test_client_that_leaves_is_gone(certificate: ServerCertificate, trusting: ssl.SSLContext, leaves: str) -> None:
-    """R-CANCEL-1: however it says so, its exchange is told at once."""
+    """However it says so, its exchange is told at once."""
 
     async def main() -> None:
         app = App()
@@ -413,7 +413,7 @@ def test_record_that_nobody_with_the_keys_has_made_ends_the_connection(
 def test_slow_reader_is_held_in_as_little_memory_as_without_tls(
     certificate: ServerCertificate, trusting: ssl.SSLContext
 ) -> None:
-    """R-MEM-1: our buffers stop at the usual mark, and no ciphertext waits anywhere else."""
+    """Our buffers stop at the usual mark, and no ciphertext waits anywhere else."""
     chunk = bytes(16 * KIB)
 
     async def main() -> None:
@@ -622,7 +622,7 @@ def test_certificate_of_another_kind_leaves_nothing_of_the_old_one(authority: tr
 def test_drain_lets_handshakes_end_and_waits_for_no_silent_client(
     certificate: ServerCertificate, trusting: ssl.SSLContext
 ) -> None:
-    """R-PROC-4: who came before the drain is served; one that says nothing does not hold it up."""
+    """Who came before the drain is served; one that says nothing does not hold it up."""
 
     async def main() -> None:
         async with serve_tls(TlsServer(App(whole(b"ok")), certificate)) as server:

@@ -178,7 +178,7 @@ def test_slow_reader_gets_all_of_a_reply_that_ended_long_ago(
 
 
 def test_reader_that_pauses_stops_the_upstream(authority: trustme.CA) -> None:
-    """R-MEM-1: uvloop's TLS does not go on reading half a mebibyte for a reader that takes nothing."""
+    """Uvloop's TLS does not go on reading half a mebibyte for a reader that takes nothing."""
     n_sent = 0
 
     def script(secured: ssl.SSLSocket) -> None:

@@ -399,7 +399,7 @@ def test_stream_that_ends_with_its_connection_inside_an_event_is_cut() -> None:
 
 
 def test_comment_of_velox_stands_between_events_while_half_of_one_is_held() -> None:
-    """R-STREAM-3: the client is between two, though the upstream is not; and half an event is no silence."""
+    """The client is between two, though the upstream is not; and half an event is no silence."""
 
     async def test(reply: Reply, client: Client) -> None:
         reply.on_reply(head(200, SSE), CHUNK, False)

@@ -52,7 +52,7 @@ def test_key_is_found_however_it_is_cut(before: bytes, after: bytes, places: lis
 
 @given(body=st.binary(min_size=1, max_size=100), places=st.lists(st.integers(0, 100), max_size=20))
 def test_other_errors_pass_unchanged(body: bytes, places: list[int]) -> None:
-    """R-STREAM-2 for errors: bytes in are bytes out."""
+    """Bytes in are bytes out."""
     _, passed, whole = feed(body, places)
 
     assert whole and passed == body

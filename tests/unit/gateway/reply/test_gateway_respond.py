@@ -26,7 +26,7 @@ def test_every_reason_has_one_code_in_body_and_header(reason: Reason) -> None:
 
 
 def test_should_retry_is_said_where_it_is_known() -> None:
-    """R-RETRY-4: true where no work was done, false where it may have been, silent where the SDK decides."""
+    """True where no work was done, false where it may have been, silent where the SDK decides."""
     values = {}
     for reason in (Reason.QUEUE_FULL, Reason.UPSTREAM_TTFB_TIMEOUT, Reason.RATE_LIMITED):
         headers, _ = error_reply(VeloxError(reason, "x"), b"i")

@@ -44,7 +44,7 @@ def forwarder(key: str | None, *, ours: bool = False, account: bool = False) -> 
 
 
 def test_upgrade_goes_up_below_the_origins_path_with_its_own_fields() -> None:
-    """R-H1-11: built from the offer; the target as it came."""
+    """Built from the offer; the target as it came."""
     request = forwarder("sk-ours").build_upgrade(head(protocols=(b"a", b"b"), extensions=b"x; y=1"))
 
     assert (request.method, request.target, request.body) == (b"GET", b"/base/v1/realtime?model=m", None)
@@ -73,7 +73,7 @@ def test_upgrade_goes_up_below_the_origins_path_with_its_own_fields() -> None:
 def test_key_of_a_browser_goes_where_a_key_in_a_header_goes(
     key: str | None, ours: bool, account: bool, left: tuple[bytes, ...]
 ) -> None:
-    """R-SEC-1: out where Velox has a key of its own or asks for keys; else it is the client's own, and passes."""
+    """Out where Velox has a key of its own or asks for keys; else it is the client's own, and passes."""
     request = forwarder(key, ours=ours, account=account).build_upgrade(head(protocols=PROTOCOLS))
 
     assert request.offer is not None

@@ -65,7 +65,7 @@ def test_route_goes_before_its_upstream(rules: HeaderRules, expected: Headers) -
 
 
 def test_no_rule_lets_a_compressed_stream_through() -> None:
-    """R-BODY-3: Velox reads the events, whatever the settings ask for."""
+    """Velox reads the events, whatever the settings ask for."""
     rules = HeaderRules(set=((b"accept-encoding", b"br"),))
     for made, more in ((forwarder((b"accept-encoding", b"gzip")), None), (forwarder(), rules)):
         assert sent(made, [(b"accept-encoding", b"gzip")], more, stream=True) == [(b"accept-encoding", b"identity")]

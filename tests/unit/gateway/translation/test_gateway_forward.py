@@ -34,7 +34,7 @@ def test_client_credential_passes_without_a_key_of_our_own() -> None:
 
 
 def test_own_key_replaces_every_client_credential() -> None:
-    """R-SEC-1: with OPENAI_API_KEY nothing of the client's credential or account goes up."""
+    """With OPENAI_API_KEY nothing of the client's credential or account goes up."""
     request = forwarder(key="sk-ours").build(head(b"GET", b"/v1/models", CLIENT_CREDENTIALS), BodyFields(), None)
 
     assert request.headers == [(b"authorization", b"Bearer sk-ours")]
@@ -150,7 +150,7 @@ def test_other_headers_pass_unchanged(header: tuple[bytes, bytes]) -> None:
 
 
 def test_stream_asks_for_no_compression() -> None:
-    """R-BODY-3: accept-encoding of a stream is identity; elsewhere it is the client's."""
+    """Accept-encoding of a stream is identity; elsewhere it is the client's."""
     wanted: Headers = [(b"accept-encoding", b"gzip")]
 
     streamed = forwarder().build(head(b"POST", b"/v1/responses", wanted), BodyFields(stream=True), b"{}")

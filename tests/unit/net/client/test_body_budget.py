@@ -1,4 +1,4 @@
-"""The bytes that all bodies of a worker may hold (R-MEM-2)."""
+"""The bytes that all bodies of a worker may hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections beyond the limits are refused, and none is counted twice or for ever (R-PROC-6)."""
+"""Connections beyond the limits are refused, and none is counted twice or for ever."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_reply_without_a_body_is_a_head() -> None:
     [(9, False, b"rest", False), (None, False, b"4\r\nrest\r\n", False), (None, True, b"rest", True)],
 )
 def test_cut_reply_never_ends_its_framing(length: int | None, http_1_0: bool, last: bytes, reset: bool) -> None:
-    """R-STREAM-1: no last chunk, fewer bytes than announced, or a reset."""
+    """No last chunk, fewer bytes than announced, or a reset."""
     client = FakeClient()
     client.is_http_1_0 = http_1_0
     begun(client, length, b"some")

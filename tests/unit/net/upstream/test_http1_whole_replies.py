@@ -150,7 +150,7 @@ def test_connection_is_free_when_the_sink_hears_of_the_end() -> None:
 
 
 def test_whole_reply_before_the_whole_request_ends_the_connection() -> None:
-    """R-POOL-1: the upstream still reads a body, and would take the next request for it."""
+    """The upstream still reads a body, and would take the next request for it."""
     line = Line()
     sink = line.open(b"x" * (600 << 10))
     line.give(b"HTTP/1.1 413 No\r\ncontent-length: 2\r\n\r\nno")

@@ -76,7 +76,7 @@ def test_all_else_is_the_parsers(data: bytes) -> None:
     ],
 )
 def test_what_only_looks_like_a_chunk_is_not_taken_for_one(before: bytes, then: bytes) -> None:
-    """The read before decides where a chunk may begin (R-H1-4)."""
+    """The read before decides where a chunk may begin."""
     pieces = [HEAD, alone(30), before, then]
     sink = read(pieces, takes_chunks=True)
     assert sink.n_chunks == 0

@@ -403,7 +403,7 @@ def test_lost_connection_makes_place_for_who_waits() -> None:
 
 @pytest.mark.parametrize("after_it_was_served", [False, True])
 def test_waiter_that_leaves_takes_no_room_with_it(after_it_was_served: bool) -> None:
-    """R-CANCEL-1: also when its connection was handed over and it has not woken yet."""
+    """Also when its connection was handed over and it has not woken yet."""
 
     async def main() -> None:
         bench = Bench(most=1)

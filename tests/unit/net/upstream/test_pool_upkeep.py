@@ -241,7 +241,7 @@ def test_connections_to_old_addresses_are_left_for_new_ones() -> None:
 
 
 def test_goaway_is_answered_with_a_new_connection_while_the_old_one_empties() -> None:
-    """R-POOL-2: its streams go on, the next request finds a connection."""
+    """Its streams go on, the next request finds a connection."""
 
     async def main() -> None:
         bench = Bench(warm=1, capacity=10)

@@ -324,7 +324,7 @@ def test_cancelled_streams_leave_nothing_behind(engine: Name) -> None:
 
 
 def test_goaway_lets_running_streams_end_and_then_closes(engine: Name) -> None:
-    """R-POOL-2: no new stream; the pool is told at once; the last reply closes the connection."""
+    """No new stream; the pool is told at once; the last reply closes the connection."""
     wire = Wire(engine)
     sink, stream = wire.open()
     wire.pump()

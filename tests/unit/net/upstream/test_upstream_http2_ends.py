@@ -41,7 +41,7 @@ def failed(sink: Sink) -> tuple[Reason, Retry | None]:
     return sink.failure.reason, sink.failure.unprocessed
 
 
-# -- what may be tried again (R-RETRY-1) --------------------------------------------------------------------
+# -- what may be tried again --------------------------------------------------------------------
 
 
 def test_refused_stream_is_unprocessed_and_its_neighbour_goes_on(engine: Name) -> None:

@@ -155,7 +155,7 @@ def constant(mean_s: float) -> Callable[[random.Random], float]:
 def test_light_caller_does_not_notice_one_that_sends_a_hundred_times_as_much(
     slots: int, service_s: float, until_s: int, part: float
 ) -> None:
-    """R-FAIR-1: its wait is within a service time of what it is alone, at p99; nearly none of it is refused."""
+    """Its wait is within a service time of what it is alone, at p99; nearly none of it is refused."""
     light = part * slots / service_s
     alone = Servers(slots).run(arrivals(random.Random(2), until_s, {"light": light}, exponential(service_s)))["light"]
 
@@ -176,7 +176,7 @@ def test_light_caller_does_not_notice_one_that_sends_a_hundred_times_as_much(
 def test_overload_of_ten_times_keeps_latency_and_throughput(
     service: Callable[[float], Callable[[random.Random], float]], slots: int, service_s: float
 ) -> None:
-    """R-LOAD-2: who is accepted has its answer in about twice the time that it takes; the servers are never idle."""
+    """Who is accepted has its answer in about twice the time that it takes; the servers are never idle."""
     from_s, until_s = 15, 40
     capacity = slots / service_s
     servers = Servers(slots, from_s=from_s)

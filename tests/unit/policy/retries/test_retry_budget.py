@@ -1,4 +1,4 @@
-"""How many retries there may be (R-RETRY-2)."""
+"""How many retries there may be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which replies are tried again, and after how long (R-RETRY-2, R-RETRY-3)."""
+"""Which replies are tried again, and after how long."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_retry_after_is_read_in_all_its_forms(headers: Headers, wanted_s: float 
     ],
 )
 def test_upstream_has_a_word_in_whether_it_is_tried_again(status: int, says: bytes, again: bool) -> None:
-    """R-RETRY-4 seen from the other side: `x-should-retry` of an upstream is obeyed, but for a 4xx that is final."""
+    """The other way round: `x-should-retry` of an upstream is obeyed, but for a 4xx that is final."""
     assert RULES.covers(status, [(b"x-should-retry", says)] if says else []) is again
 
 

@@ -70,7 +70,7 @@ def test_chunked_malformed_refused(wire: bytes) -> None:
 
 @pytest.mark.parametrize("size", [b"5", b"05", b"0000000000000005", b"5;a", b"5;a=b", b'5;a="b \t\\"c";d', b"5;a=b;c"])
 def test_chunked_size_and_extension_discarded(size: bytes) -> None:
-    """R-H1-5: extensions are checked and thrown away."""
+    """Extensions are checked and thrown away."""
     assert decode(size + b"\r\nhello\r\n0\r\n\r\nNEXT") == (b"hello", b"NEXT")
 
 
@@ -78,7 +78,7 @@ def test_chunked_size_and_extension_discarded(size: bytes) -> None:
     "trailer", [b"Content-Length: 5", b"Transfer-Encoding: chunked", b"Host: b", b"Authorization: x", b"X:"]
 )
 def test_chunked_trailer_discarded(trailer: bytes) -> None:
-    """B-11, R-H1-4: trailers are read and mean nothing."""
+    """B-11: trailers are read and mean nothing."""
     assert decode(b"5\r\nhello\r\n0\r\n" + trailer + b"\r\n\r\nNEXT") == (b"hello", b"NEXT")
 
 
@@ -100,7 +100,7 @@ def test_chunked_huge_size_refused_when_announced() -> None:
 
 
 def test_chunked_size_line_limit_exact() -> None:
-    """R-H1-5: a size line may have 256 bytes."""
+    """A size line may have 256 bytes."""
 
     def wire(n: int) -> bytes:
         return b"5;" + b"a" * (n - 2) + b"\r\nhello\r\n0\r\n\r\n"
@@ -111,7 +111,7 @@ def test_chunked_size_line_limit_exact() -> None:
 
 
 def test_chunked_one_byte_chunks_refused_past_the_overhead() -> None:
-    """R-H1-5: framing may take 16 KiB and an eighth of the body; a flood of tiny chunks is no body."""
+    """Framing may take 16 KiB and an eighth of the body; a flood of tiny chunks is no body."""
     assert len(decode(b"1\r\na\r\n" * 3000 + b"0\r\n\r\n")[0]) == 3000
     assert refusal(b"1\r\na\r\n" * 5000).reason is Reason.BAD_FRAMING
 

@@ -134,7 +134,7 @@ def test_connection_truncated_at_each_byte_completes_nothing(wire: bytes) -> Non
 
 
 def test_pipelined_requests_read_one_at_a_time_in_order() -> None:
-    """R-H1-10: the next request waits, unread, until the body of the open one was read."""
+    """The next request waits, unread, until the body of the open one was read."""
     decoder = RequestDecoder(LIMITS)
     decoder.feed(COUNTED + CHUNKED + GET)
 

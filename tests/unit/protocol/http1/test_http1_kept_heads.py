@@ -607,7 +607,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.slow
 def test_hostile_heads_leave_memory_bounded_and_others_alone(kind: str) -> None:
-    """R-MEM-3: 10,000 heads made to fill the memory; another caller's plan is found all the same."""
+    """10,000 heads made to fill the memory; another caller's plan is found all the same."""
     reader = trained(*map(sdk, range(8)))
     shape = reader.read(sdk(9)).shape
     assert shape.is_shared
@@ -669,7 +669,7 @@ def test_limits_hold_for_known_heads(limit: str, over: int) -> None:
 
 
 def test_known_head_without_a_body_does_not_hide_that_a_client_waits_with_one() -> None:
-    """R-H1-9: without a body `Expect` asks for nothing; the same head with one is answered 100."""
+    """Without a body `Expect` asks for nothing; the same head with one is answered 100."""
     head = b"POST / HTTP/1.1\r\nHost: a\r\n%bexpect: 100-continue\r\n\r\n"
     reader = trained(head % b"", head % b"Content-Length: 0\r\n")
     assert not reader.read(head % b"").expect_continue

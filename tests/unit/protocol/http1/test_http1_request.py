@@ -172,5 +172,5 @@ def test_request_head_limit_exact(build: Callable[[int], bytes], limit: int, sta
      (b"GET /\r\n", 400), (b"\x16", 400), (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10000, 431)],
 )  # fmt: skip
 def test_request_unfinished_refused_before_more_is_held(wire: bytes, status: int) -> None:
-    """B-24, R-H1-6: what more bytes can't mend is refused at once, and not held until a time-out."""
+    """B-24: what more bytes can't mend is refused at once, and not held until a time-out."""
     assert refusal(wire).status == status

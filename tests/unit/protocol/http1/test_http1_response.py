@@ -107,7 +107,7 @@ def test_reply_mutated_any_split_gives_the_same(wire: bytes, at: int, insert: by
 
 @pytest.mark.parametrize("wire", [COUNTED, CHUNKED])
 def test_reply_truncated_at_each_byte_is_not_whole(wire: bytes) -> None:
-    """F-13, R-STREAM-1: a reply that was cut anywhere never looks complete."""
+    """F-13: a reply that was cut anywhere never looks complete."""
     for i in range(len(wire)):
         seen = play([wire[:i]], closed=True)
         assert isinstance(seen, tuple) and not seen[2] and not seen[3]
@@ -140,7 +140,7 @@ def test_reply_to_head_ends_with_its_head(fields: bytes) -> None:
 @pytest.mark.parametrize("surplus", [b"x", b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad", b"H", b"\x00"])
 @pytest.mark.parametrize("wire", [COUNTED, CHUNKED, b"HTTP/1.1 204 X\r\n\r\n"])
 def test_reply_surplus_spoils_connection_not_reply(wire: bytes, surplus: bytes) -> None:
-    """F-30, R-POOL-1: bytes after the end never get into a body, and the connection is not used again."""
+    """F-30: bytes after the end never get into a body, and the connection is not used again."""
     whole = play([wire])
     assert isinstance(whole, tuple)
 

@@ -175,7 +175,7 @@ def test_connection_window_is_not_lost_with_streams_that_end_unacknowledged(name
 @each_pair
 @pytest.mark.parametrize("limit", [100_000, 4 * (16_384 + 9), 16_384 + 9], ids=["any", "four frames", "one frame"])
 def test_upload_over_all_windows_arrives_in_bounded_pieces(names: tuple[Name, Name], limit: int) -> None:
-    """A large body is given out in pieces no larger than asked for and is never copied whole (R-MEM-1)."""
+    """A large body is given out in pieces no larger than asked for and is never copied whole."""
     pair = Pair(*names, server_settings=EngineSettings(stream_window=MIB, connection_window=4 * MIB))
     body = bytes(range(256)) * (4 * MIB // 256)
     stream_id = pair.client.send_request(REQUEST, False)

@@ -64,7 +64,7 @@ def calm(fault: Fault | None) -> bool:
 
 @pytest.mark.parametrize("idle", IDLE.values(), ids=IDLE)
 def test_200_idle_frames_pass_and_the_next_is_one_too_many(idle: bytes) -> None:
-    """R-H2-6: whatever brings nothing counts alike, at once or one by one."""
+    """Whatever brings nothing counts alike, at once or one by one."""
     made = guard()
     assert made.read(idle * 199, 0.0) is None
     assert made.read(idle, 0.0) is None
@@ -111,7 +111,7 @@ def test_settings_have_32_entries_at_most(n_settings: int, passes: bool) -> None
 
 
 def test_100_resets_pass_and_the_next_is_one_too_many() -> None:
-    """R-H2-4: received ones (CVE-2023-44487)."""
+    """Received ones (CVE-2023-44487)."""
     made = guard()
     sent = b"".join(head(n) + frame(3, 0, n, uint32(CANCEL)) for n in range(3, 203, 2))
     assert made.read(sent, 0.0) is None
@@ -119,7 +119,7 @@ def test_100_resets_pass_and_the_next_is_one_too_many() -> None:
 
 
 def test_resets_that_we_are_made_to_send_count_with_those_we_receive() -> None:
-    """R-H2-4: 60 of one and 40 of the other are 100 (CVE-2025-8671)."""
+    """60 of one and 40 of the other are 100 (CVE-2025-8671)."""
     made = guard()
     for n in range(3, 123, 2):
         assert made.read(head(n) + frame(3, 0, n, uint32(CANCEL)), 0.0) is None
@@ -156,7 +156,7 @@ def test_a_reply_cut_by_the_upstream_is_not_the_clients_fault() -> None:
 
 @pytest.mark.parametrize(("n_more", "passes"), [(7, True), (8, True), (9, False)])
 def test_a_block_has_8_continuations_at_most(n_more: int, passes: bool) -> None:
-    """R-H2-2 (CVE-2024-27316); empty ones count."""
+    """CVE-2024-27316; empty ones count."""
     made = FrameGuard(100)
     fault = made.read(PREFACE + head(1, whole=False) + frame(9, 0, 1) * n_more, 0.0)
     assert (fault is None) is passes
@@ -165,7 +165,7 @@ def test_a_block_has_8_continuations_at_most(n_more: int, passes: bool) -> None:
 
 @pytest.mark.parametrize(("n_bytes", "passes"), [(65_535, True), (65_536, True), (65_537, False)])
 def test_a_block_has_64_kib_at_most(n_bytes: int, passes: bool) -> None:
-    """R-H2-2: known from the frame's header, before its bytes."""
+    """Known from the frame's header, before its bytes."""
     made = FrameGuard(100)
     sent = head(1, block=bytes(16_384), whole=False) + frame(9, 0, 1, bytes(16_384)) * 2
     last = frame(9, END_HEADERS, 1, length=n_bytes - 3 * 16_384)
@@ -228,7 +228,7 @@ def test_streams_that_nobody_takes_are_bounded() -> None:
 
 @pytest.mark.slow
 def test_the_guard_of_a_long_connection_stays_small() -> None:
-    """Streams that are over are forgotten (R-MEM-3)."""
+    """Streams that are over are forgotten."""
     made = guard()
     tracemalloc.start()
     for n in range(3, 100_003, 2):
@@ -343,7 +343,7 @@ def test_header_bomb_ends_the_connection_with_a_word(name: Name) -> None:
 @each_engine
 @pytest.mark.parametrize(("n_crumbs", "passes"), [(95, True), (96, False)])
 def test_each_crumb_of_a_cookie_is_a_field(n_crumbs: int, passes: bool, name: Name) -> None:
-    """R-H2-3: with the request's five fields they are 100 (CVE-2026-49975)."""
+    """With the request's five fields they are 100 (CVE-2026-49975)."""
     engine, recorder = server(name)
     crumbs = [(b"cookie", b"%d=" % n) for n in range(n_crumbs)]
     engine.receive(head(1, block=Encoder().encode([*REQUEST, *crumbs])))
@@ -353,7 +353,7 @@ def test_each_crumb_of_a_cookie_is_a_field(n_crumbs: int, passes: bool, name: Na
 
 @each_engine
 def test_a_reset_stream_is_told_before_the_next_is_admitted(name: Name) -> None:
-    """R-H2-4: so that its work can be cancelled first."""
+    """So that its work can be cancelled first."""
 
     class Teller(Recorder):
         def __init__(self) -> None:
@@ -477,7 +477,7 @@ def test_shared_fields_are_bounded_and_keep_what_must_not_be_indexed() -> None:
 
 
 def test_a_closed_window_costs_no_copy_of_what_waits() -> None:
-    """What waits for a window is held once: ngh2 gets a kilobyte of it, not a slice (R-MEM-1)."""
+    """What waits for a window is held once: ngh2 gets a kilobyte of it, not a slice."""
     engine, _ = server("ngh2")
     engine.receive(frame(4, 0, 0, b"\0\4" + uint32(0)) + b"".join(head(2 * n + 1, end=True) for n in range(100)))
     bodies = [bytes([n]) * 131_072 for n in range(100)]

@@ -55,7 +55,7 @@ def test_body_is_known_by_its_length_or_the_streams_end(
 
 
 def test_what_ends_here_is_not_forwarded() -> None:
-    """Hop-by-hop fields, Host, the length, names that a CGI would read as others (R-HOP-1, R-H1-7)."""
+    """Hop-by-hop fields, Host, the length, names that a CGI would read as others."""
     head = read(
         *POST,
         (b"te", b"trailers"),
@@ -121,7 +121,7 @@ MALFORMED: dict[str, list[Header]] = {
 
 @pytest.mark.parametrize("fields", MALFORMED.values(), ids=MALFORMED)
 def test_what_is_no_request_is_not_answered(fields: list[Header]) -> None:
-    """R-H2-5: the stream ends; nobody sees what it said."""
+    """The stream ends; nobody sees what it said."""
     with pytest.raises(MalformedError):
         read(*fields)
 

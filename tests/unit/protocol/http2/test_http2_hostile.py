@@ -376,7 +376,7 @@ def test_body_unlike_its_length_does_not_end_well(name: Name, body: bytes) -> No
 
 @each_engine
 def test_too_many_header_fields_end_the_stream_only(name: Name) -> None:
-    """201 fields are refused (R-H2-3); the sibling on the connection is not hurt."""
+    """201 fields are refused; the sibling on the connection is not hurt."""
     peer = RawServer(name)
     bad, good = peer.request(), peer.request()
     peer.send(peer.head(bad, [*OK, *[(b"x", b"y")] * 199], end_stream=True), peer.head(good, OK, end_stream=True))

@@ -334,7 +334,7 @@ def test_event_stream_is_understood_the_same_in_any_pieces(text: bytes, cuts: li
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=sse_streams, cuts=st.lists(st.integers(0, 400), max_size=8))
 def test_reply_passes_the_same_bytes_on_in_any_pieces(text: bytes, cuts: list[int]) -> None:
-    """R-STREAM-2: bytes in are bytes out; the frames of chunked coding are the client's connection's own business."""
+    """Bytes in are bytes out; the frames of chunked coding are the client's connection's own business."""
     head = ReplyHead.of(200, [(b"content-type", b"text/event-stream")], None)
 
     async def main() -> bytes:

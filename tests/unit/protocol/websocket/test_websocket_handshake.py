@@ -69,7 +69,7 @@ def test_fields_of_the_handshake_are_the_offers_only() -> None:
 
 
 def test_offered_protocols_are_not_shown() -> None:
-    """R-SEC-1: a browser's key stands among the protocols; no repr, and so no traceback, has it."""
+    """A browser's key stands among the protocols; no repr, and so no traceback, has it."""
     fields = lines(sec_websocket_protocol=b"realtime, openai-insecure-api-key.sk-hidden")
 
     request = decode(head(fields, LINE))
@@ -173,7 +173,7 @@ def test_what_follows_the_handshake_is_held_for_the_tunnel() -> None:
 
 
 def test_fields_of_a_handshake_mean_nothing_without_one() -> None:
-    """R-SEC-1: a key among the protocols of a request that is no handshake goes nowhere."""
+    """A key among the protocols of a request that is no handshake goes nowhere."""
     field = b"Sec-WebSocket-Protocol: openai-insecure-api-key.sk-1\r\n"
 
     request = decode(head(field, b"GET / HTTP/1.1"))

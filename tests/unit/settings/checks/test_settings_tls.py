@@ -213,7 +213,7 @@ def test_check_says_what_clients_are_shown(files: dict[str, str], capsys: pytest
 
 
 def test_key_is_in_no_repr(files: dict[str, str]) -> None:
-    """R-SEC-1: a traceback or a log line may show it."""
+    """A traceback or a log line may show it."""
     found = read_certificate(files["cert"], files["key"], None)
 
     assert "PRIVATE" not in repr(found) and "key_pem" not in repr(found)
