@@ -43,17 +43,17 @@ class TurnLoop(Protocol):
 class TurnBudget:
     """Of all connections of one kind in a worker. clock: seconds, of any origin, that go on within a turn.
 
-    share_s: of each turn.
+    share_s: of each turn; what is set counts from the next one on.
     """
 
-    __slots__ = ("_clock", "_known", "_line", "_loop", "_share_s", "_turn_s", "_until_s")
+    __slots__ = ("_clock", "_known", "_line", "_loop", "_turn_s", "_until_s", "share_s")
 
     def __init__(
         self, loop: TurnLoop, clock: Callable[[], float] = time.perf_counter, *, share_s: float = TURN_S
     ) -> None:
         self._loop: Final = loop
         self._clock: Final = clock
-        self._share_s: Final = share_s
+        self.share_s = share_s
         self._line: Final[deque[TurnWaiter]] = deque()
         self._known: Final[deque[TurnWaiter]] = deque()  # those that were served before
         self._until_s: float | None = None  # when this turn's time is over; None: nobody has asked in it
@@ -66,7 +66,7 @@ class TurnBudget:
         """Say whether there is time left in this turn, which begins with the first question. Ask for each message."""
         until_s = self._until_s
         if until_s is None:
-            self._until_s = self._clock() + self._share_s
+            self._until_s = self._clock() + self.share_s
             self._loop.call_soon(self._next)
             return True
         return self._clock() < until_s
@@ -118,4 +118,4 @@ class TurnBudget:
         if not self.has_time():
             return False
         assert self._until_s is not None, "it was asked whether there is time"
-        return not n_others or self._clock() < self._until_s - self._share_s / 2
+        return not n_others or self._clock() < self._until_s - self.share_s / 2

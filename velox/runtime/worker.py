@@ -30,6 +30,7 @@ from velox.gateway.access.plan import TimingRule
 from velox.gateway.answers.answers import Answers
 from velox.gateway.auth import Authenticator
 from velox.gateway.cluster.models import Describe, ModelsPage
+from velox.gateway.cpu_work import TranslationThread
 from velox.gateway.front.cors import CrossOrigin
 from velox.gateway.front.intake import Gateway, MakeExchange
 from velox.gateway.limits.budgets import BudgetGate
@@ -49,7 +50,6 @@ from velox.ledger.writer import CallWriter
 from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
-from velox.net.client.ingress_state import CLIENTS_SHARE
 from velox.net.client.tls import TlsIngress
 from velox.net.tunnel import TunnelLimits
 from velox.net.turn_budget import TURN_S, TurnBudget
@@ -353,7 +353,7 @@ class WorkerContext:
     block: of shared memory, this process's own. sockets: to accept connections on. others_sockets: those of the other
     workers, by slot, for when they do not. channel: for requests for profiles. notify: a pipe that wakes the
     supervisor. read_clock: times reads of upstreams, in seconds. share_s: of each turn of the loop, for each kind of
-    work that requests share; what clients send has a part of it (CLIENTS_SHARE).
+    work that requests share.
     """
 
     slot: int
@@ -425,6 +425,7 @@ class Worker:
         self._upstream_manager: Final = self._make_upstream_manager()
         self._health_checks: Final = health_checks_of(settings.workers, self._logger, loop)
         self._tracer: Final = self._make_tracer()
+        self._client_turns: Final = TurnBudget(self._loop, share_s=self._context.share_s)
         self._gateway: Final = self._make_gateway()
         self._keys: Final = KeyFollower(
             LogReader(context.keys.log, context.keys.log.end),
@@ -531,7 +532,8 @@ class Worker:
             logger=self._logger,
         )
         queue, routing = queue_of(self._settings, context.slot), self._upstream_manager.routing
-        return Gateway(parts, queue, routing, self._loop, share_s=context.share_s, traced=self._traced())
+        thread = TranslationThread(self._client_turns)
+        return Gateway(parts, queue, routing, self._loop, share_s=context.share_s, traced=self._traced(), thread=thread)
 
     def _make_tracer(self) -> Tracer | None:
         """Return what notes traces; None: nothing is traced."""
@@ -664,7 +666,7 @@ class Worker:
             max_per_address=settings.max_connections_per_address,
             http2=engine_factory(settings.http2_engine) if settings.listen_http2 else None,
             guarded=_guarded(settings),
-            turns=TurnBudget(self._loop, share_s=CLIENTS_SHARE * self._context.share_s),
+            turns=self._client_turns,
         )
 
     async def run(self) -> None:

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from velox.gateway.cpu_work import TranslationThread, is_large
+from velox.net.turn_budget import TurnBudget
 
 
 def test_the_loop_goes_on_meanwhile() -> None:
@@ -39,6 +40,22 @@ def test_errors_come_back() -> None:
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(main())
+
+
+def test_clients_have_less_of_each_turn_while_there_is_work() -> None:
+    """Also while the second of two is under way, and none the less where one fails."""
+    shares: list[float] = []
+
+    async def main() -> None:
+        turns = TurnBudget(asyncio.get_running_loop(), share_s=1.0)
+        thread = TranslationThread(turns)
+        works = [lambda: shares.append(turns.share_s), lambda: 1 // 0, lambda: shares.append(turns.share_s)]
+        await asyncio.gather(*map(thread.run, works), return_exceptions=True)
+        shares.append(turns.share_s)
+
+    asyncio.run(main())
+
+    assert shares == [0.25, 0.25, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,12 @@ class Gateway(ExchangeOwner):
         *,
         share_s: float = TURN_S,
         traced: MakeExchange | None = None,
+        thread: TranslationThread | None = None,
     ) -> None:
         """routing: may be replaced by another one at any time; what has begun keeps the one that it has.
 
         share_s: of each turn of the loop, for work on bodies. traced: makes an exchange that is; None: none is.
+        thread: for what is large; None: one of its own.
         """
         self.parts = parts
         self._traced: Final[MakeExchange | None] = traced
@@ -110,7 +112,7 @@ class Gateway(ExchangeOwner):
         tell = parts.recorder
         self._sockets: Final = ResponsesSockets(self)
         self._probes = Probes(routing.table.routes)
-        self.thread = TranslationThread()
+        self.thread = thread or TranslationThread()
         self._coded: Final = CodedBodies(self, loop, parts.tunnels.limits.body_bytes, self.thread)
         self.turns = TurnBudget(loop, share_s=share_s)
         self._share_ns: Final = int(share_s * _NS_PER_S)

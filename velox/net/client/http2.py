@@ -5,8 +5,8 @@ read and to write, all timers, how the connection ends. Does not know: frames (p
 request means (gateway/, behind application.py).
 
     reading     stops while the client takes nothing of what is written: answers to PING count like replies.
-                One read may have a thousand frames, and each may be a request: all connections share half a
-                millisecond of each turn of the loop (net/turn_budget.py), and what is left of a read waits in line
+                One read may have a thousand frames, and each may be a request: all connections share a millisecond
+                of each turn of the loop (net/turn_budget.py), and what is left of a read waits in line
     writing     once a turn of the loop, for all streams that have something to send in it
     slowness    of one stream is a matter of its window and holds up only that stream's upstream; of the connection, of
                 TCP: then nothing is written, and each stream with 64 KiB waiting is held up; all are when they fill the

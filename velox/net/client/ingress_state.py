@@ -13,14 +13,13 @@ from typing import Final, Protocol
 from velox.net.application import Application, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.connection_limiter import ConnectionLimiter
-from velox.net.turn_budget import TURN_S, TurnBudget
+from velox.net.turn_budget import TurnBudget
 from velox.policy.pace import PaceRules
 from velox.protocol.http1.request import HeadReader, Http1Limits
 from velox.protocol.http2.head_reader import Http2HeadReader
 
 __all__ = [
     "ABORT_S",
-    "CLIENTS_SHARE",
     "CLOSE_S",
     "FIRST_REQUEST_S",
     "LINGER_S",
@@ -38,9 +37,6 @@ FIRST_REQUEST_S: Final = 0.5
 # With a request that it has begun, this one is given up, too.
 CLOSE_S: Final = 0.000_02
 ABORT_S: Final = 0.000_1
-# What clients send has this much of what each kind of work has in a turn. A request takes some turns, and each lasts
-# twice as long while a thread has the interpreter's lock for half of the time (gateway/cpu_work.py).
-CLIENTS_SHARE: Final = 0.5
 
 
 class WatchedConnection(Protocol):
@@ -96,7 +92,7 @@ class IngressState:
         self.timeouts: Final = timeouts
         self.budget: Final = budget
         self.loop: Final = loop
-        self.turns: Final = turns or TurnBudget(loop, share_s=CLIENTS_SHARE * TURN_S)  # of all that clients send
+        self.turns: Final = turns or TurnBudget(loop)  # of all that clients send
         self.pace: Final = PaceRules(timeouts.body_s, timeouts.min_rate_bytes)
         self.least_taken_bytes: Final = round(timeouts.min_rate_bytes * timeouts.write_s)
         self.limiter: Final = ConnectionLimiter(max_connections, max_per_address, make_room)
