@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import datetime
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -106,9 +107,14 @@ async def _fill(url: str, a_day: int) -> None:
         await database.execute(f"CREATE TABLE {name} PARTITION OF velox_call FOR VALUES {span}")
         await database.execute(_CALLS, day, at * a_day, a_day, at % (_DAYS // _RARE) == 0)
     tagged = "(SELECT *, unnest(tags) AS tag FROM velox_call) AS tagged"
-    for sql in (*_sums("velox_total", "", "velox_call"), *_sums("velox_tag_total", ", tag", tagged)):
+    sums = (
+        ("velox_total", "", "velox_call"),
+        ("velox_tag_total", ", tag", tagged),
+        ("velox_agent_total", ", agent", "velox_call"),
+    )
+    for sql in itertools.chain.from_iterable(itertools.starmap(_sums, sums)):
         await database.execute(sql)
-    for table in ("velox_call", "velox_total", "velox_tag_total"):
+    for table in ("velox_call", *(name for name, _, _ in sums)):
         await database.execute(f"ANALYZE {table}")
     await database.close()
 

@@ -102,6 +102,14 @@ async def busy(call: Call) -> None:
     await call.reply(503, [*JSON, ("x-litellm-key-spend", "9")], b"{}")
 
 
+async def broken(call: Call) -> None:
+    await call.reply(500, JSON, b"{}")
+
+
+async def refuses(call: Call) -> None:
+    await call.reply(400, JSON, b"{}")
+
+
 async def silent(call: Call) -> None:
     await call.left.wait()
 
@@ -125,6 +133,45 @@ def test_attempts_are_counted_and_bounded_by_the_client() -> None:
                 assert (reply.status, len(failing.calls)) == (503, n_calls)
                 found = told(reply)
                 assert (found["attempted-retries"], found.get("key-spend")) == (str(n_calls - 1), None)
+        routes[0]["fallback"] = [{"upstream": "two", "model": "another"}]
+        with routed({"upstreams": upstreams, "routes": routes}, litellm_headers="on") as velox:
+            failing.forget()
+            with failing.playing(broken):  # which is asked again before another model is, but not then
+                assert (post(velox, {"x-litellm-num-retries": "0"}).status, len(failing.calls)) == (200, 1)
+
+
+def test_refusal_of_a_fallback_is_no_retry() -> None:
+    """The client hears of the first failure, and that a fallback was asked once."""
+    with (
+        RecordingUpstream() as failing,
+        failing.playing(busy),
+        RecordingUpstream() as refusing,
+        refusing.playing(refuses),
+    ):
+        ups = [{"name": "one", "origin": failing.upstream.url}, {"name": "two", "origin": refusing.upstream.url}]
+        routes = [{"name": "all", "to": ["one"], "fallback": [{"upstream": "two", "model": "another"}]}]
+        settings = {"litellm_headers": "on", "retry_before_fallback": "0s"}
+        with routed({"upstreams": ups, "routes": routes}, **settings) as velox:
+            reply = post(velox)
+            found = told(reply)
+            assert (reply.status, reply.header("x-velox-tried")) == (503, "one=503, two=400")
+            assert (found["attempted-retries"], found["attempted-fallbacks"]) == ("0", "1")
+
+
+def test_each_request_has_its_own_time_out() -> None:
+    """A field that has another value each time is remembered as such; these count all the same."""
+    with named("one") as sims, routed({"upstreams": [sims["one"]]}, litellm_headers="on") as velox:
+        for n in range(1, 13):
+            assert post(velox, {"x-litellm-timeout": str(n), "x-litellm-num-retries": str(n)}).status == 200
+        assert post(velox, {"x-litellm-timeout": "soon", "x-litellm-num-retries": "13"}).status == 400
+
+
+def test_path_of_an_upstream_is_not_told() -> None:
+    """It may name an account."""
+    with RecordingUpstream() as upstream, upstream.playing(busy):
+        entry = {"name": "one", "origin": f"{upstream.upstream.url}/account-17"}
+        with routed({"upstreams": [entry]}, litellm_headers="on", retries="0") as velox:
+            assert told(post(velox))["model-api-base"] == upstream.upstream.url
 
 
 def test_time_out_of_the_client_holds() -> None:

@@ -33,8 +33,8 @@ _BR: Final = b"br"
 _NOT_TAKEN: Final = "a request's body may be compressed once"
 _SEND_PLAIN: Final = "send it without Content-Encoding"
 _NOT_BR: Final = (
-    "no body in br can be read here without the package brotli (the extra `brotli` of velox-gateway; all of "
-    f"requirements.lock has it); compress it by zstd, gzip or deflate, or {_SEND_PLAIN}"
+    "no body in br can be read here without the package brotli, 1.2 or later (the extra `brotli` of velox-gateway; all "
+    f"of requirements.lock has it); compress it by zstd, gzip or deflate, or {_SEND_PLAIN}"
 )
 _FIELD: Final = b"content-encoding"
 _STEP_BYTES: Final = 128 * 1024
@@ -92,13 +92,20 @@ class Inflater:
 
 
 class _Unbrotli:
-    """A Decoder of RFC 7932. It refuses what follows on the stream itself."""
+    """A Decoder of RFC 7932. It refuses what follows on the stream itself.
+
+    Raises VeloxError(UNSUPPORTED_ENCODING) where the package can't be loaded, or can't end a piece where it has to.
+    """
 
     unused_data: Final = b""
 
     def __init__(self) -> None:
-        import brotli
-
+        try:
+            import brotli
+        except ImportError as exc:
+            raise _no_brotli() from exc
+        if not hasattr(brotli.Decompressor, "can_accept_more_data"):  # before 1.2
+            raise _no_brotli()
         self._inner: Final = brotli.Decompressor()
         self._is_cut = False  # the last piece ended where it had to, not where the decoder had no more
 
@@ -134,10 +141,16 @@ def coding_of(head: RequestHead, has_brotli: Callable[[], bool] = has_brotli) ->
     if len(found) < 2 and (coding in _CODINGS or (coding == _BR and has_brotli())):
         return coding
     if not has_brotli():
-        message = _NOT_BR if found == [_BR] else f"{_NOT_TAKEN}, by zstd, gzip or deflate; {_SEND_PLAIN}"
+        if found == [_BR]:
+            raise _no_brotli()
+        message = f"{_NOT_TAKEN}, by zstd, gzip or deflate; {_SEND_PLAIN}"
         raise VeloxError(Reason.UNSUPPORTED_ENCODING, message, headers=((b"accept-encoding", _ACCEPTED),))
     message = f"{_NOT_TAKEN}, by zstd, br, gzip or deflate; {_SEND_PLAIN}"
     raise VeloxError(Reason.UNSUPPORTED_ENCODING, message, headers=((b"accept-encoding", _ACCEPTED + b", br"),))
+
+
+def _no_brotli() -> VeloxError:
+    return VeloxError(Reason.UNSUPPORTED_ENCODING, _NOT_BR, headers=((b"accept-encoding", _ACCEPTED),))
 
 
 def has_long_steps(coding: bytes) -> bool:

@@ -292,7 +292,8 @@ class RetryPolicy:
         is_spent = self._n_counted >= self._most
         wait_s: float | None = 0.0
         other = self._cursor.next(now_s, beyond=is_spent)
-        if other is not None and not self._n_counted and not self._cursor.is_as_good(other, attempt):
+        is_first = not self._n_counted and not is_spent
+        if other is not None and is_first and not self._cursor.is_as_good(other, attempt):
             is_single = attempt.member.health.is_faultless
             same_s = self._rules.wait_before_fallback_s(
                 status, headers, time.time(), random.random(), is_single=is_single

@@ -29,10 +29,14 @@ __all__ = ["CodedBodies"]
 
 # Of the body as it came (RFC 9530 §2: of the content, which is coded).
 _OF_THE_CODING: Final = frozenset({b"content-encoding", b"content-digest", b"content-md5", b"digest"})
+_STEPS_AT_ONCE: Final = 8  # 1 MiB, and some milliseconds
 
 
 class CodedBodies:
-    """Those of one worker. application: gets the decoded requests. most_bytes: that a decoded body may have."""
+    """Those of one worker. application: gets the decoded requests. most_bytes: that a decoded body may have.
+
+    turn, long_turn: of the one body that is decoded by the loop, and of the one that is decoded in the thread.
+    """
 
     def __init__(
         self, application: Application, loop: asyncio.AbstractEventLoop, most_bytes: int, thread: TranslationThread
@@ -42,9 +46,10 @@ class CodedBodies:
         self.most_bytes: Final = most_bytes
         self.thread: Final = thread
         self.turn: Final = asyncio.Lock()
+        self.long_turn: Final = asyncio.Lock()
 
     def __repr__(self) -> str:
-        return f"<CodedBodies {'one is decoded' if self.turn.locked() else 'none'}>"
+        return f"<CodedBodies {'some are decoded' if self.turn.locked() or self.long_turn.locked() else 'none'}>"
 
     def open(self, client: Client, head: RequestHead, body: bytes | bytearray, caller: Caller) -> ClientExchange:
         """Take a whole request whose body is coded."""
@@ -90,8 +95,9 @@ class _CodedRequest:
         bodies, application = self._bodies, self._bodies.application
         error: VeloxError | None = None
         try:
-            async with bodies.turn:
-                decoded = await self._decode(coding_of(head), body)
+            coding = coding_of(head)
+            async with bodies.long_turn if has_long_steps(coding) else bodies.turn:
+                decoded = await self._decode(coding, body)
         except VeloxError as exc:
             error = untraced(exc)
         except Exception as exc:
@@ -113,9 +119,9 @@ class _CodedRequest:
         pieces: list[int] = []
         steps = decoding(coding, body, bodies.most_bytes, pieces.append)
         while True:
-            decoded = await bodies.thread.run(lambda: _step(steps))
+            decoded = await bodies.thread.run(lambda: _some(steps))
             for n_bytes in pieces:
-                self._hold(n_bytes)  # which is the loop's: a step of 128 KiB at most is decoded by then
+                self._hold(n_bytes)  # which is the loop's: some steps of 128 KiB at most are decoded by then
             if decoded is not None:
                 return decoded
             pieces.clear()
@@ -126,10 +132,11 @@ class _CodedRequest:
             raise no_room(close=False)
 
 
-def _step(steps: Generator[None, None, bytearray]) -> bytearray | None:
-    """Take one; return what all came to, None before the last."""
+def _some(steps: Generator[None, None, bytearray]) -> bytearray | None:
+    """Take some, as the thread has others' work in between; return what all came to, None before the last."""
     try:
-        next(steps)
+        for _ in range(_STEPS_AT_ONCE):
+            next(steps)
     except StopIteration as end:
         decoded: bytearray = end.value
         return decoded

@@ -18,6 +18,8 @@ from velox.protocol.sse import EventWatch
 __all__ = ["CostFilter"]
 
 _ERRORS_FROM: Final = 400
+_TYPE: Final = b"content-type"
+_JSON: Final = b"application/json"
 # A longer body is not held for its head: pictures.
 _MOST_HELD: Final = 4 * 1024 * 1024
 
@@ -26,7 +28,8 @@ class CostFilter(ReplyFilter):
     """Holds a body until its cost is known, or adds a comment to a stream.
 
     cost: asked once, after the last byte. bodies: the room for a body that is held; without room it passes untold.
-    is_told: False: no field and no comment says it. known: what it was, once the head of a body that was held goes on.
+    is_told: False: no field and no comment says it, and only JSON is held, as sound is heard while it comes.
+    known: what it was, once the head of a body that was held goes on.
     """
 
     __slots__ = (
@@ -70,7 +73,8 @@ class CostFilter(ReplyFilter):
         elif is_sse:
             self.reads_body = self._is_told and is_plain and head.content_length is None
         else:
-            self.reads_body = (head.content_length or 0) <= _MOST_HELD
+            is_held = self._is_told or any(name == _TYPE and _JSON in value.lower() for name, value in head.headers)
+            self.reads_body = is_held and (head.content_length or 0) <= _MOST_HELD
             self._head = head if self.reads_body else None
         return None if self._head is not None else head
 

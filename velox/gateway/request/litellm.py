@@ -5,7 +5,7 @@ gathers what they tell (request/timed_exchange.py), or which gateways tell it.
 
     x-litellm-call-id               the request's id, as in x-velox-request-id
     x-litellm-model-id              MODEL@UPSTREAM, as /model/info of the admin listener has it
-    x-litellm-model-api-base        the origin of the server that was asked last
+    x-litellm-model-api-base        scheme, host and port of the server that was asked last; none of a unix socket
     x-litellm-attempted-fallbacks   how often another upstream followed on one
     x-litellm-attempted-retries     further attempts at the same one
     x-litellm-response-duration-ms  from the whole request having come to this
@@ -41,15 +41,20 @@ def attempt_counts(tried: Sequence[str], upstream: str) -> tuple[int, int]:
     return len(tried) - n_fallbacks, n_fallbacks
 
 
-def place_fields(model: str | None, upstream: str, origin: str, tried: Sequence[str]) -> Headers:
-    """Return what tells where a request went. model: as the client named it. origin: of the server."""
+def place_fields(model: str | None, upstream: str, address: str, tried: Sequence[str]) -> Headers:
+    """Return what tells where a request went. model: as the client named it. address: of the server, with its path.
+
+    tried: NAME=HOW of the attempts before the last one.
+    """
     fields: Headers = []
     if model is not None and _SAYABLE.fullmatch(model):
         fields.append((b"x-litellm-model-id", f"{model}@{upstream}".encode("ascii")))
+    scheme, is_url, rest = address.partition("://")
+    if is_url:  # its path may name an account
+        fields.append((b"x-litellm-model-api-base", f"{scheme}://{rest.partition('/')[0]}".encode("ascii")))
     n_retries, n_fallbacks = attempt_counts(tried, upstream)
     return [
         *fields,
-        (b"x-litellm-model-api-base", origin.encode("ascii")),
         (b"x-litellm-attempted-retries", b"%d" % n_retries),
         (b"x-litellm-attempted-fallbacks", b"%d" % n_fallbacks),
     ]

@@ -125,7 +125,9 @@ class TimedExchange(Exchange):
     def _tell_as_litellm(self) -> None:
         """Have the reply tell what LiteLLM's do. The head of an answer waits for its cost, unless it does already."""
         cost = next((each for each in self._filters if isinstance(each, CostFilter)), None)
-        if cost is None and self._calls is not None and self._meter is not None:
+        named = self.plan.named
+        is_stream = self.fields.stream or (named is not None and named.stream)
+        if cost is None and self._calls is not None and self._meter is not None and not is_stream:
             known = partial(self._calls.cost_by, self._meter)
             cost = CostFilter(known, self.gateway.parts.tunnels.bodies, is_told=False)
             self._pass_through((cost,))
@@ -138,7 +140,8 @@ class TimedExchange(Exchange):
         if self.cached is CacheResult.HIT:
             fields += cost_fields(_NOTHING)
         if answering is not None:
-            fields += place_fields(self.fields.model, self.upstream, answering.member.address, self.tried)
+            before = self.tried[: self.n_attempts - 1]  # the last one is there, too, if nothing follows on it
+            fields += place_fields(self.fields.model, self.upstream, answering.member.address, before)
         if self.plan.caller.terms.timing:
             fields += duration_fields(now_ns - self.started_ns, self._moments.upstream_ns(now_ns))
         return fields

@@ -79,7 +79,7 @@ NEVER_VOLATILE: Final = frozenset(
         b"x-request-timeout-ms",
     }
 )
-NEVER_VOLATILE_STARTS: Final = (b"x-velox-", b"x-stainless-", b"sec-websocket-")
+NEVER_VOLATILE_STARTS: Final = (b"x-velox-", b"x-stainless-", b"x-litellm-", b"sec-websocket-")
 
 # Names that some part of Velox looks for in a request, or that a server may act on (access.py). All others only
 # pass, so that a field of such a name changes nothing else in what follows from a head. A test holds that true.

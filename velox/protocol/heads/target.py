@@ -1,7 +1,7 @@
 """The target of a request, and which paths may pass through.
 
-Knows: origin-form (RFC 9112 §3.2.1), absolute-form (§3.2.2), and the spellings that two servers could read as two paths
-.
+Knows: origin-form (RFC 9112 §3.2.1), absolute-form (§3.2.2), and the spellings that two servers could read as two
+paths.
 Does not know: routes. A target that passes is used byte for byte, for auth, for routing and upstream alike.
 """
 

@@ -93,3 +93,7 @@ def test_cost_that_is_not_told_is_known_to_what_comes_behind() -> None:
 
     assert made.begin(head, is_sse=True, is_plain=True) is head
     assert (made.reads_body, made.known) == (False, b"")
+
+    sound = ReplyHead.of(200, [(b"content-type", b"audio/mpeg")], None)
+    assert made.begin(sound, is_sse=False, is_plain=True) is sound, "it is heard while it comes"
+    assert not made.reads_body
