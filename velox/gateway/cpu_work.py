@@ -7,8 +7,8 @@
                         body in br
 
 The thread does one piece of work after the other, so that a worker has one such at a time in the making. The
-interpreter's lock is handed over each tenth of a millisecond meanwhile, in place of 5 ms: a turn of the loop has to get
-it back for each connection that has something, and lasts twice as long. So fewer of them are served in one.
+interpreter's lock is handed over each tenth of a millisecond meanwhile, in place of 5 ms. In a turn the loop waits for
+the lock once for each connection that is ready, so a turn takes about twice as long, and fewer are served in one.
 
 Knows: steps and threads. Does not know: what the work is.
 """

@@ -30,7 +30,6 @@ _ACCEPTED: Final = b"zstd, gzip, deflate"
 _ALIASES: Final = {b"x-gzip": b"gzip", b"identity": b""}
 _CODINGS: Final = frozenset({b"zstd", b"gzip", b"deflate", b""})
 _BR: Final = b"br"
-_NOT_TAKEN: Final = "a request's body may be compressed once"
 _SEND_PLAIN: Final = "send it without Content-Encoding"
 _NOT_BR: Final = (
     "no body in br can be read here without the package brotli, 1.2 or later (the extra `brotli` of velox-gateway; all "
@@ -138,19 +137,24 @@ def coding_of(head: RequestHead, has_brotli: Callable[[], bool] = has_brotli) ->
     codings = [word for word in b",".join(named).lower().replace(b"\t", b" ").replace(b" ", b"").split(b",") if word]
     found = [coding for word in codings if (coding := _ALIASES.get(word, word))]
     coding = found[0] if found else b""
-    if len(found) < 2 and (coding in _CODINGS or (coding == _BR and has_brotli())):
+    if len(found) < 2 and coding in _CODINGS:
         return coding
-    if not has_brotli():
-        if found == [_BR]:
-            raise _no_brotli()
-        message = f"{_NOT_TAKEN}, by zstd, gzip or deflate; {_SEND_PLAIN}"
-        raise VeloxError(Reason.UNSUPPORTED_ENCODING, message, headers=((b"accept-encoding", _ACCEPTED),))
-    message = f"{_NOT_TAKEN}, by zstd, br, gzip or deflate; {_SEND_PLAIN}"
-    raise VeloxError(Reason.UNSUPPORTED_ENCODING, message, headers=((b"accept-encoding", _ACCEPTED + b", br"),))
+    takes_br = has_brotli()
+    if found == [_BR]:
+        if takes_br:
+            return _BR
+        raise _no_brotli()
+    names = "zstd, br, gzip or deflate" if takes_br else "zstd, gzip or deflate"
+    message = f"a request's body may be compressed once, by {names}; {_SEND_PLAIN}"
+    raise _unsupported(message, _ACCEPTED + b", br" if takes_br else _ACCEPTED)
 
 
 def _no_brotli() -> VeloxError:
-    return VeloxError(Reason.UNSUPPORTED_ENCODING, _NOT_BR, headers=((b"accept-encoding", _ACCEPTED),))
+    return _unsupported(_NOT_BR, _ACCEPTED)
+
+
+def _unsupported(message: str, accepted: bytes) -> VeloxError:
+    return VeloxError(Reason.UNSUPPORTED_ENCODING, message, headers=((b"accept-encoding", accepted),))
 
 
 def has_long_steps(coding: bytes) -> bool:

@@ -34,6 +34,7 @@ from velox.policy.api.table import (
     plain_words,
 )
 from velox.policy.patterns import matches
+from velox.policy.retries.deadline import LITELLM_TERMS
 from velox.protocol.forms import FormPart
 from velox.protocol.named_models import (
     DoubtError,
@@ -65,7 +66,6 @@ _CHOOSING_STARTS: Final = (
     *(b"x-amzn-sagemaker-", b"x-amzn-bedrock-"),  # an inference component, a variant
     *(b"x-portkey-", b"x-litellm-", b"helicone-", b"cf-aig-"),  # other gateways' routes
 )
-_CHOOSING_NOTHING: Final = frozenset({b"x-litellm-timeout", b"x-litellm-num-retries"})
 # Paths that are remembered, twice at most. A longer one is looked up again.
 _KEPT_PLACES: Final = 256
 _KEPT_PATH_BYTES: Final = 256
@@ -335,7 +335,7 @@ class Guard:
         for name, _ in head.headers:
             if (
                 name in OVERRIDING
-                or (name.startswith(_CHOOSING_STARTS) and name not in _CHOOSING_NOTHING)
+                or (name.startswith(_CHOOSING_STARTS) and name not in LITELLM_TERMS)
                 or any(word in name.decode("latin-1") for word in _CHOOSING)
             ):
                 raise _doubtful("a header by which some servers choose the model or the path is not allowed", "headers")

@@ -2,11 +2,12 @@
 
     open()   begin to decode one; it is submitted again without its coding
 
-Knows: that one is decoded at a time, in steps between which others have their turn, and that what it expands to takes
-room of the budget of bodies. Does not know: codings (protocol/content_coding.py), or what is done with a request.
+Knows: that one of each kind is decoded at a time, in steps between which others have their turn, and that what it
+expands to takes room of the budget of bodies. Does not know: codings (protocol/content_coding.py), or what is done with
+a request.
 
-A decoder holds up to 8 MiB that no budget knows of, 24 MiB for br, so that there is one of them in a worker. Steps that
-may be long are taken in the worker's thread.
+A decoder holds up to 8 MiB that no budget knows of, one of br 24 MiB: so a worker has at most one of br, whose steps
+may be long and are taken in the worker's thread, and one of all other codings.
 """
 
 from __future__ import annotations

@@ -175,11 +175,10 @@ class CallLog:
         asked: what it tells of units that are paid in place of tokens; None: nothing.
         estimate: of its tokens, as limits count it; NO_TOKENS: nothing is known of them but what the reply tells.
         """
-        number = int(request_id.rpartition(b"-")[2], 16)
         return RequestCalls(
             self,
             self._writer,
-            number,
+            _number_of(request_id),
             caller=caller,
             endpoint=endpoint,
             route=route,
@@ -207,7 +206,7 @@ class CallLog:
         Raises VeloxError as check() does.
         """
         self.check()
-        number, asked = int(request_id.rpartition(b"-")[2], 16), fields.model or ""
+        number, asked = _number_of(request_id), fields.model or ""
         names = self.names(caller, route, "", asked, "", path)
         wall_ns = self._wall_ns()
         call = self._writer.begin(number, 1, endpoint, fields.stream, wall_ns // 1000, names, (0, 0), 0, "", agent)
@@ -515,6 +514,11 @@ class RequestCalls:
     def _write_lost(self, begun: Begun, now_ns: int, reason: str, status: int, usage: TokenUsage) -> None:
         """Record a call that may have worked for nobody."""
         self._write(begun, now_ns, reason, status, _LOST_FLAGS, usage)
+
+
+def _number_of(request_id: bytes) -> int:
+    """Return the part of an id that counts requests."""
+    return int(request_id.rpartition(b"-")[2], 16)
 
 
 def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, path: str) -> CallNames:

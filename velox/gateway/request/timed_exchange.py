@@ -125,9 +125,7 @@ class TimedExchange(Exchange):
     def _tell_as_litellm(self) -> None:
         """Have the reply tell what LiteLLM's do. The head of an answer waits for its cost, unless it does already."""
         cost = next((each for each in self._filters if isinstance(each, CostFilter)), None)
-        named = self.plan.named
-        is_stream = self.fields.stream or (named is not None and named.stream)
-        if cost is None and self._calls is not None and self._meter is not None and not is_stream:
+        if cost is None and self._calls is not None and self._meter is not None and not self.fields.stream:
             known = partial(self._calls.cost_by, self._meter)
             cost = CostFilter(known, self.gateway.parts.tunnels.bodies, is_told=False)
             self._pass_through((cost,))

@@ -20,7 +20,7 @@ from velox.errors import Reason, VeloxError
 from velox.heads import Headers
 from velox.types import Priority, Timing
 
-__all__ = ["ClientTerms", "client_terms"]
+__all__ = ["LITELLM_TERMS", "ClientTerms", "client_terms"]
 
 TIMEOUT_HEADER: Final = b"x-request-timeout-ms"
 PRIORITY_HEADER: Final = b"x-velox-priority"
@@ -29,9 +29,9 @@ TIMING_HEADER: Final = b"x-velox-timing"
 MAX_TIMEOUT_MS: Final = 86_400_000  # a day, as for the settings
 _SDK_TIMEOUTS: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout")  # seconds; Python's SDK, Node's
 _SDK_RETRY_COUNT: Final = b"x-stainless-retry-count"
-LITELLM_TIMEOUT: Final = b"x-litellm-timeout"
-LITELLM_RETRIES: Final = b"x-litellm-num-retries"
-_LITELLMS: Final = frozenset({LITELLM_TIMEOUT, LITELLM_RETRIES})
+_LITELLM_TIMEOUT: Final = b"x-litellm-timeout"
+_LITELLM_RETRIES: Final = b"x-litellm-num-retries"
+LITELLM_TERMS: Final = frozenset({_LITELLM_TIMEOUT, _LITELLM_RETRIES})
 _READ: Final = frozenset(
     {TIMEOUT_HEADER, PRIORITY_HEADER, COST_HEADER, TIMING_HEADER, _SDK_RETRY_COUNT, *_SDK_TIMEOUTS}
 )
@@ -70,8 +70,8 @@ def client_terms(headers: Headers, *, is_litellms: bool = False) -> ClientTerms:
     terms = _own_terms(headers)
     if not is_litellms:
         return terms
-    for name, value in [field for field in headers if field[0] in _LITELLMS]:
-        if name == LITELLM_RETRIES:
+    for name, value in [field for field in headers if field[0] in LITELLM_TERMS]:
+        if name == _LITELLM_RETRIES:
             terms = replace(terms, retries=_retries(value))
         else:
             timeout_s = _litellm_s(value)
@@ -116,7 +116,7 @@ def _own_s(value: bytes) -> float:
 
 def _litellm_s(value: bytes) -> float:
     if _SECONDS.fullmatch(value) is None or not 0.0 < float(value) <= MAX_TIMEOUT_MS / 1000:
-        name = LITELLM_TIMEOUT.decode()
+        name = _LITELLM_TIMEOUT.decode()
         message = f"header {name} is no time-out: expected seconds, above 0 and at most {MAX_TIMEOUT_MS // 1000}"
         raise VeloxError(Reason.BAD_REQUEST, message, param=name)
     return float(value)
@@ -124,7 +124,7 @@ def _litellm_s(value: bytes) -> float:
 
 def _retries(value: bytes) -> int:
     if _RETRIES.fullmatch(value) is None:
-        name = LITELLM_RETRIES.decode()
+        name = _LITELLM_RETRIES.decode()
         raise VeloxError(Reason.BAD_REQUEST, f"header {name} must be a whole number from 0 to 9999", param=name)
     return int(value)
 
