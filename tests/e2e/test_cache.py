@@ -233,6 +233,8 @@ def test_answer_costs_nothing_and_counts_as_a_request(upstream: RecordingUpstrea
     given["limits"] = [{"per": "key", "rpm": 4, "tpm": 100_000}]
     with routed(given, ledger=str(tmp_path / "ledger"), rate_limit_max_wait="0s") as velox:
         assert told(ask(velox)) == "stored"
+        # Its client has the whole answer before its tokens are settled.
+        until(lambda: velox.metric("velox_ledger_records_total") >= 1, "the first call is recorded, and settled")
         hits = [ask(velox, x_velox_cost="true") for _ in range(3)]
         assert [told(hit) for hit in hits] == ["hit"] * 3
         assert hits[-1].header("x-velox-cost") == "0.000000000"
