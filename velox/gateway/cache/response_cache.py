@@ -1,7 +1,7 @@
 """The response cache of one worker: what an equal request was answered with before, in memory that all workers share.
 
-    ask()    whether the cache is for a request, and what it has for it
-    Keeping  the filter that keeps the answer of a request that found nothing
+    look_up()         whether the cache serves a request, and the answer that it has for it
+    CacheStoreFilter  stores the answer of a request for which the cache had none
 
 Knows: what makes two requests equal beside their bodies: who asks, where it goes, which fields of its head may matter.
 Does not know: how bodies are compared (policy/cache), where bytes lie (shm/answer_ring.py), or who writes the reply.
@@ -40,7 +40,7 @@ from velox.policy.cache.shares import PartitionShares
 from velox.shm.answer_ring import AnswerRing
 from velox.types import ApiKind
 
-__all__ = ["FIELD", "CacheBounds", "Found", "Keeping", "Looked", "ResponseCache"]
+__all__ = ["FIELD", "CacheBounds", "CacheHit", "CacheLookup", "CacheStoreFilter", "ResponseCache"]
 
 FIELD: Final = b"x-velox-cache"
 _CONTROL: Final = b"cache-control"
@@ -59,31 +59,32 @@ class CacheBounds:
     partition_bytes: int
 
 
-class Found(NamedTuple):
-    """An answer that is kept. age_s: since it came."""
+class CacheHit(NamedTuple):
+    """A cached answer. age_s: seconds since it came."""
 
     entry: Entry
     age_s: float
 
 
-class Looked(NamedTuple):
-    """What the cache says of a request.
+class CacheLookup(NamedTuple):
+    """The result of a look-up.
 
-    found: its answer; None: an upstream has to be asked. passes: what the reply passes then. is_refused: its client
-    wants no other answer than one that is kept, and there is none.
+    found: its answer; None: an upstream is asked. reply_filter: what its reply passes then.
+    is_unsatisfiable: the client accepts a cached answer only (only-if-cached, RFC 9111 §5.2.1.7), and there is none.
     """
 
     result: CacheResult
-    found: Found | None = None
-    passes: ReplyFilter | None = None
-    is_refused: bool = False
+    found: CacheHit | None = None
+    reply_filter: ReplyFilter | None = None
+    is_unsatisfiable: bool = False
 
 
 class ResponseCache:
-    """asks_for_keys: clients present keys of this gateway; else their credentials go up, and are a part of a request.
+    """Looks up and stores answers of requests.
 
-    bodies: the room for what is held of answers. on_kept: called with the bytes of an answer that is kept, and how many
-    bytes of others gave way for it. now_s: of a clock that only goes on.
+    asks_for_keys: clients present keys of this gateway; else their credentials go up, and are a part of a request.
+    bodies: the memory budget of answers that are held. on_stored: called with the bytes of a stored answer, and the
+    bytes of others that were evicted for it. now_s: a monotonic clock.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class ResponseCache:
         ring: AnswerRing,
         bounds: CacheBounds,
         bodies: BodyBudget,
-        on_kept: Callable[[int, int], None],
+        on_stored: Callable[[int, int], None],
         now_s: Callable[[], float],
         *,
         asks_for_keys: bool,
@@ -99,7 +100,7 @@ class ResponseCache:
         self._ring: Final = ring
         self._bounds: Final = bounds
         self._bodies: Final = bodies
-        self._on_kept: Final = on_kept
+        self._on_stored: Final = on_stored
         self._now_s: Final = now_s
         self._asks_for_keys: Final = asks_for_keys
         self._shares: Final = PartitionShares(bounds.partition_bytes)
@@ -108,16 +109,16 @@ class ResponseCache:
     def __repr__(self) -> str:
         return f"<ResponseCache {self._ring!r}>"
 
-    def ask(
+    def look_up(
         self,
         head: RequestHead,
         plan: RequestPlan,
         body: bytes | bytearray | None,
         route: RouteParts,
         rule: CacheRule,
-        may_keep: Callable[[], bool],
-    ) -> Looked:
-        """Look for the answer of a request. may_keep: says at the end of its reply whether that may be kept."""
+        may_store: Callable[[], bool],
+    ) -> CacheLookup:
+        """Look up the answer of a request. may_store: returns at the end of its reply whether that may be stored."""
         headers = head.headers
         values = [value for name, value in headers if name == _CONTROL]
         control = cache_control(values) if values else USUAL
@@ -134,34 +135,34 @@ class ResponseCache:
         if not control.no_cache:
             found = self._find(partition, key, min(rule.ttl_s, control.max_age_s))
             if found is not None:
-                return Looked(CacheResult.HIT, found)
+                return CacheLookup(CacheResult.HIT, found)
         asked_ns = time.monotonic_ns()  # as the ring has times: a purge from now on is of this answer, too
-        keep = partial(self._keep, partition, key, route.entry.name, rule.ttl_s, api, may_keep, asked_ns)
+        store = partial(self._store, partition, key, route.entry.name, rule.ttl_s, api, may_store, asked_ns)
         result = CacheResult.BYPASS if control.no_cache else CacheResult.MISS
-        keeping = Keeping(keep, self._bodies, self._bounds.answer_bytes, result)
-        return Looked(result, passes=keeping, is_refused=control.only_if_cached)
+        storing = CacheStoreFilter(store, self._bodies, self._bounds.answer_bytes, result)
+        return CacheLookup(result, reply_filter=storing, is_unsatisfiable=control.only_if_cached)
 
-    def _find(self, partition: str, key: bytes, most_age_s: float) -> Found | None:
+    def _find(self, partition: str, key: bytes, most_age_s: float) -> CacheHit | None:
         kept = self._ring.get(partition, key.hex(), most_age_s)
         entry = None if kept is None else read_entry(key, kept.text)
-        return None if entry is None or kept is None else Found(entry, kept.age_s)
+        return None if entry is None or kept is None else CacheHit(entry, kept.age_s)
 
-    def _keep(
+    def _store(
         self,
         partition: str,
         key: bytes,
         route: str,
         ttl_s: float,
         api: ApiKind | None,
-        may_keep: Callable[[], bool],
+        may_store: Callable[[], bool],
         asked_ns: int,
         entry: Entry,
         *,
         is_stream: bool,
     ) -> bool:
-        """Keep an answer, if it is one to be given again, and there is room for its partition."""
+        """Store an answer, if it may be given again and its partition has bytes left."""
         is_good = is_good_stream(api, entry.body) if is_stream else is_good_answer(api, entry.body)
-        if not is_good or not may_keep():
+        if not is_good or not may_store():
             return False
         data, ring = entry_bytes(key, entry), self._ring
         if len(data) > ring.most_bytes or not self._shares.take(partition, len(data), ttl_s, self._now_s()):
@@ -170,7 +171,7 @@ class ResponseCache:
         if not ring.put(partition, (key.hex(),), data, route, asked_ns):
             return False
         after = before + len(data)
-        self._on_kept(len(data), max(0, after - ring.size) - max(0, before - ring.size))
+        self._on_stored(len(data), max(0, after - ring.size) - max(0, before - ring.size))
         return True
 
     def _account(self, route: RouteParts) -> bytes:
@@ -181,10 +182,11 @@ class ResponseCache:
         return known[1]
 
 
-class Keeping(ReplyFilter):
-    """Reads an answer on its way, and keeps it when it is whole. A short one that is no stream says so in its head.
+class CacheStoreFilter(ReplyFilter):
+    """Collects an answer as it passes, and stores it when it is complete. Of a short one that is no stream, the head is
+    held until then, and says so.
 
-    keep: keeps an answer; says whether it did.
+    store: stores an answer; returns whether it did.
     """
 
     __slots__ = (
@@ -193,7 +195,7 @@ class Keeping(ReplyFilter):
             "_head",
             "_is_given_up",
             "_is_sse",
-            "_keep",
+            "_store",
             "_most_bytes",
             "_n_held",
             "_n_taken",
@@ -204,9 +206,9 @@ class Keeping(ReplyFilter):
     )
     place: ClassVar[int] = Place.CACHE
 
-    def __init__(self, keep: Callable[..., bool], bodies: BodyBudget, most_bytes: int, result: CacheResult) -> None:
+    def __init__(self, store: Callable[..., bool], bodies: BodyBudget, most_bytes: int, result: CacheResult) -> None:
         super().__init__()
-        self._keep: Final = keep
+        self._store: Final = store
         self._bodies: Final = bodies
         self._most_bytes: Final = most_bytes
         self._told: Final = _told(result)
@@ -219,7 +221,7 @@ class Keeping(ReplyFilter):
         self._n_taken = 0  # of the room
 
     def __repr__(self) -> str:
-        return f"<Keeping {self._n_held} bytes>"
+        return f"<CacheStoreFilter {self._n_held} bytes>"
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
         """Hold the head of an answer that is no stream."""
@@ -234,7 +236,7 @@ class Keeping(ReplyFilter):
         if self.reads_body and not is_sse:
             self._head = head
             return None
-        return _telling(head, self._told)
+        return _with_result(head, self._told)
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Return what goes on: nothing while an answer is held."""
@@ -253,8 +255,8 @@ class Keeping(ReplyFilter):
         if not end and self._has_room():
             return b""
         body = b"".join(self._pieces)
-        is_kept = end and self._end(is_stream=False)
-        self.released, self._head = _telling(head, _STORED if is_kept else self._told), None
+        is_stored = end and self._end(is_stream=False)
+        self.released, self._head = _with_result(head, _STORED if is_stored else self._told), None
         self._drop()
         return body
 
@@ -264,7 +266,7 @@ class Keeping(ReplyFilter):
 
     def _end(self, *, is_stream: bool) -> bool:
         body = b"".join(self._pieces)
-        return len(body) <= self._most_bytes and self._keep(Entry(self._type, body), is_stream=is_stream)
+        return len(body) <= self._most_bytes and self._store(Entry(self._type, body), is_stream=is_stream)
 
     def _has_room(self) -> bool:
         more = self._n_held - FREE_REPLY_BYTES - self._n_taken
@@ -281,31 +283,31 @@ class Keeping(ReplyFilter):
             self._bodies.give_of_reply(n_bytes)
 
 
-class _Telling(ReplyFilter):
-    """Says in the head of a reply that the cache was not asked."""
+class _BypassFilter(ReplyFilter):
+    """Writes into the head of a reply that the cache was bypassed."""
 
     __slots__ = ()
     place: ClassVar[int] = Place.CACHE
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
         self.reads_body = False
-        return head if head.status >= _ERRORS_FROM else _telling(head, _told(CacheResult.BYPASS))
+        return head if head.status >= _ERRORS_FROM else _with_result(head, _told(CacheResult.BYPASS))
 
 
-def _bypassed(control: CacheControl) -> Looked:
-    return Looked(CacheResult.BYPASS, passes=_Telling(), is_refused=control.only_if_cached)
+def _bypassed(control: CacheControl) -> CacheLookup:
+    return CacheLookup(CacheResult.BYPASS, reply_filter=_BypassFilter(), is_unsatisfiable=control.only_if_cached)
 
 
 def _told(result: CacheResult) -> bytes:
     return result.name.lower().encode()
 
 
-def _telling(head: ReplyHead, told: bytes) -> ReplyHead:
+def _with_result(head: ReplyHead, told: bytes) -> ReplyHead:
     return ReplyHead.of(head.status, [*head.headers, (FIELD, told)], head.content_length)
 
 
 def _telling_text(api: ApiKind | None, body: bytes | bytearray, *, sampled: bool) -> bytes | None:
-    """Return what of a body tells requests apart; None: none is kept for it."""
+    """Return what of a body tells requests apart; None: its answer is not cached."""
     if len(body) > LONGEST_BODY:
         return None
     try:

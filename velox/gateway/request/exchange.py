@@ -85,7 +85,7 @@ from velox.protocol.usage.tokens import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields, Caller, Dialect, Endpoint, FormFields
 
 if TYPE_CHECKING:  # few gateways have a cache
-    from velox.gateway.cache.response_cache import Found
+    from velox.gateway.cache.response_cache import CacheHit
 
 __all__ = ["Exchange", "ExchangeOwner", "Step", "StepAnswer"]
 
@@ -451,16 +451,16 @@ class Exchange(AttemptHost):
         rule = route.parts.entry.cache
         if rule is None or self._is_unfolded:
             return None
-        looked = make().ask(self.head, self.plan, self.body, route.parts, rule, self._is_first_choice)
+        looked = make().look_up(self.head, self.plan, self.body, route.parts, rule, self._is_first_choice)
         self.cached = looked.result
         self.recorder.cached(looked.result)
         if looked.found is not None:
             return partial(self._answer_again, looked.found)
-        if looked.is_refused:
+        if looked.is_unsatisfiable:
             message = "no answer of an equal request is kept, and the request's Cache-Control field takes no other one"
             raise VeloxError(Reason.NOT_CACHED, message)
-        if looked.passes is not None:
-            self._pass_through((looked.passes,))
+        if looked.reply_filter is not None:
+            self._pass_through((looked.reply_filter,))
         return None
 
     def _is_first_choice(self) -> bool:
@@ -468,7 +468,7 @@ class Exchange(AttemptHost):
         route, answering = self._route, self._answering
         return route is not None and answering is not None and answering.group is route.parts.groups[0]
 
-    async def _answer_again(self, found: Found) -> bool:
+    async def _answer_again(self, found: CacheHit) -> bool:
         """Give the client an answer that is kept."""
         if self._reservation.wait_ns:
             await self._wait_for_turn(self._reservation.wait_ns)

@@ -10,7 +10,7 @@ import pytest
 from velox.gateway.access.ownership import Recording, WholeReply
 from velox.gateway.answers.answers import Room
 from velox.gateway.answers.kept_answers import ReadAnswer
-from velox.gateway.cache.response_cache import Keeping
+from velox.gateway.cache.response_cache import CacheStoreFilter
 from velox.gateway.limits.cost_filter import CostFilter
 from velox.gateway.limits.metering import Meter, UsageFilter
 from velox.gateway.reply.addresses import AddressFilter
@@ -33,7 +33,7 @@ KINDS: list[type[ReplyFilter]] = [
     UsageFilter,
     Recording,
     ReadAnswer,
-    Keeping,
+    CacheStoreFilter,
     Room,
     CostFilter,
     HeaderRuleFilter,
