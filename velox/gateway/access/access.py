@@ -119,7 +119,7 @@ class Access:
         """
         self.share: Final = share
         self._refuses_unknown: Final = refuses_unknown
-        self.keeps_places = False  # objects may be kept at more than one place
+        self.tracks_objects = False  # objects may be kept at more than one place
         self.places: Final = None if table is None else Places(table)
         self._scan: Final = JsonScan()
         self._places: Final[Memo[tuple[bytes, bytes, bool], _Place]] = Memo(_KEPT_PLACES)
@@ -172,7 +172,7 @@ class Access:
 
     def _placed(self, table: ObjectTable, head: RequestHead, place: _Place) -> OwnedCall | None:
         """Return what looks where objects are kept that are nobody's own; None: there is one place for all."""
-        if not self.keeps_places:
+        if not self.tracks_objects:
             return None
         return owned_call(head, place.call, UNKNOWN, table, asks_others=self.share is not None, sees_all=True)
 

@@ -7,7 +7,7 @@ and so does another upstream of the same API. The table of objects (shm/object_t
     Places.find()     the upstream and the key that a number stands for, of those that there are now
     Places.home()     where a caller keeps what follows no model, so that a file and the store it is put in meet
     Places.session()  where an agent's session was lately, and so has its prompt in the cache
-    Keeping           what is known of all that for one request
+    Placement         what one request has of these
 
 Keys count by what they are and not by their order, so a place is the same after a reload that adds one.
 
@@ -24,7 +24,7 @@ from velox.gateway.upstreams.member import Member
 from velox.policy.health.member import State
 from velox.shm.object_table import ObjectTable
 
-__all__ = ["NOWHERE", "Keeping", "Place", "Places", "SharedObjects"]
+__all__ = ["NOWHERE", "Place", "Placement", "Places", "SharedObjects"]
 
 NOWHERE: Final = 0
 # Sessions stand among the objects, as one owner's: when there are too many, they give way to each other.
@@ -109,29 +109,30 @@ class Places:
             self._table.keep(_SESSION + name, self._table.number(_SESSION), number)
 
 
-class Keeping:
-    """What is known of where the things of one request are kept. Most requests have none of it.
+class Placement:
+    """Where the objects and the session of one request are kept. Most requests have none.
 
-    notes: objects may be kept at several places. number: of the place that the reply comes from, if that keeps what it
-    tells of; NOWHERE: not known, or it is made here. places: of the objects that the request names. unknown: what may
-    be objects that other gateways know. session: that it belongs to, on a route that keeps sessions where they are.
+    tracks_objects: objects may be kept at more than one place. number: of the place that the reply comes from, if it
+    keeps the objects that the reply names; NOWHERE: not known, or the gateway keeps them. places: of the objects that
+    the request names. unknown: ids of objects that other gateways may know. session: its session, on a route with
+    `balance: session`.
     """
 
-    __slots__ = ("notes", "number", "places", "session", "unknown")
+    __slots__ = ("number", "places", "session", "tracks_objects", "unknown")
 
-    def __init__(self, *, notes: bool) -> None:
-        self.notes: Final = notes
+    def __init__(self, *, tracks_objects: bool) -> None:
+        self.tracks_objects: Final = tracks_objects
         self.number = NOWHERE
         self.places: Collection[int] = ()
         self.unknown: Sequence[str] = ()
         self.session = ""
 
     def __repr__(self) -> str:
-        return f"<Keeping {self.number} {self.places} {self.session}>"
+        return f"<Placement {self.number} {self.places} {self.session}>"
 
     def place(self) -> int:
         """Return where the reply comes from."""
-        return self.number if self.notes else NOWHERE
+        return self.number if self.tracks_objects else NOWHERE
 
 
 def _each(members: Iterable[Member]) -> Iterator[tuple[Member, int]]:

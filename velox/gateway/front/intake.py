@@ -84,7 +84,7 @@ class Gateway(ExchangeOwner):
         self._traced: Final[MakeExchange | None] = traced
         self.queue = queue
         self.routing = routing
-        parts.access.keeps_places = routing.has_places
+        parts.access.tracks_objects = routing.has_places
         self.loop = loop
         self.draining = False  # set by the worker: nothing that lasts is begun any more
         self._refuses = False
@@ -225,8 +225,8 @@ class Gateway(ExchangeOwner):
             self._probes = probes
             self._forget_plans()
         access = self.parts.access
-        if access.keeps_places is not routing.has_places:
-            access.keeps_places = routing.has_places
+        if access.tracks_objects is not routing.has_places:
+            access.tracks_objects = routing.has_places
             self._forget_plans()
 
     def _forget_plans(self) -> None:

@@ -32,7 +32,7 @@ from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.access.access import Guard
 from velox.gateway.access.own_pages import OwnPages
 from velox.gateway.access.ownership import ListFilter
-from velox.gateway.access.places import NOWHERE, Keeping
+from velox.gateway.access.places import NOWHERE, Placement
 from velox.gateway.access.plan import RequestPlan
 from velox.gateway.answers.answers import Answers, Room, is_of_answer, names_own, unknown_object
 from velox.gateway.auth import seal_upload
@@ -178,7 +178,7 @@ class Exchange(AttemptHost):
             "_failed",
             "_filters",
             "_forward_s",
-            "_keeping",
+            "_placement",
         ),
         "_gone",
         "_google_fields",
@@ -241,7 +241,7 @@ class Exchange(AttemptHost):
         self._routing: Routing | None = None  # while a configuration is held by it
         self._running = False
         self._retries: RetryPolicy | None = None  # most requests need none
-        self._keeping: Keeping | None = None  # where its things are kept, where that has to be known
+        self._placement: Placement | None = None  # where its things are kept, where that has to be known
         self._forward_s = 0.0  # when the first attempt began
         self._attempting: Attempt | HedgedAttempts | None = None
         self._answering: Attempt | None = None  # at `upstream`
@@ -326,24 +326,24 @@ class Exchange(AttemptHost):
         has_asked: other gateways were asked for what is not known here; else that comes first (_learn()).
         """
         body, access, owned = self.body or b"", self.gateway.parts.access, guard.owned
-        if owned is None or not (access.keeps_places or access.share is not None):
+        if owned is None or not (access.tracks_objects or access.share is not None):
             self._pass_through((yield from guard.steps(self.head, body, self.fields)))
             return
-        keeping = self._keeping = Keeping(notes=access.keeps_places)
+        placement = self._placement = Placement(tracks_objects=access.tracks_objects)
         named = yield from owned.named_in(self.head, body)
         if access.share is not None and not has_asked:
-            keeping.unknown = yield from owned.unknown(self.head, named)
-            if keeping.unknown:
+            placement.unknown = yield from owned.unknown(self.head, named)
+            if placement.unknown:
                 return
-        self._pass_through((yield from guard.steps(self.head, body, self.fields, keeping.place, named)))
-        if keeping.notes:
-            keeping.places = yield from owned.places(self.head, named)
+        self._pass_through((yield from guard.steps(self.head, body, self.fields, placement.place, named)))
+        if placement.tracks_objects:
+            placement.places = yield from owned.places(self.head, named)
 
     async def _learn(self) -> bool:
         """Ask what other gateways know of the objects that it names, then look at them. Raises VeloxError."""
-        guard, keeping = self.plan.guard, self._keeping
-        assert guard is not None and keeping is not None, "else nothing is unknown"
-        await self.gateway.parts.access.learn(keeping.unknown)
+        guard, placement = self.plan.guard, self._placement
+        assert guard is not None and placement is not None, "else nothing is unknown"
+        await self.gateway.parts.access.learn(placement.unknown)
         await in_turns(self._guarding(guard, has_asked=True), self.gateway.turns)
         return False
 
@@ -421,7 +421,7 @@ class Exchange(AttemptHost):
 
     def look_elsewhere(self, _now_ns: int) -> StepAnswer:
         """Ask other gateways, if what it names may be known to them alone."""
-        return self._learn if self._keeping is not None and self._keeping.unknown else None
+        return self._learn if self._placement is not None and self._placement.unknown else None
 
     def answer_here(self, _now_ns: int) -> StepAnswer:
         """Answer what is no question for an upstream; put into it what is kept here. Of kinds that may be such."""
@@ -429,7 +429,7 @@ class Exchange(AttemptHost):
 
     def find_route(self, _now_ns: int) -> StepAnswer:
         """Find where it may go. Raises VeloxError."""
-        plan, keeping, routing = self.plan, self._keeping, self.gateway.routing
+        plan, placement, routing = self.plan, self._placement, self.gateway.routing
         if plan.has_addresses and plan.passed is not None:
             route = self._route = routing.route_to(plan.passed.upstream)
         else:
@@ -438,8 +438,8 @@ class Exchange(AttemptHost):
             )
         routing.n_open += 1
         self._routing = routing
-        if keeping is not None and keeping.notes:
-            route = self._route = self._kept_route(keeping, route, routing)
+        if placement is not None and placement.tracks_objects:
+            route = self._route = self._route_to_objects(placement, route, routing)
         if route.only is None and route.parts.entry.balance == "session":
             self._keep_session(route)
         return None
@@ -645,8 +645,8 @@ class Exchange(AttemptHost):
         """Give the client an answer that no upstream has made."""
         reply = self.reply
         assert reply is not None, "made with the choice"
-        if self._keeping is not None:
-            self._keeping.number = NOWHERE  # what it tells of is kept here
+        if self._placement is not None:
+            self._placement.number = NOWHERE  # what it tells of is kept here
         reply.begin(None, self.attempt_fields().beside(answered.own))
         reply.on_reply(ReplyHead.of(200, answered.headers, len(answered.body)), answered.body, True)
 
@@ -732,7 +732,7 @@ class Exchange(AttemptHost):
         if served is not None or not names_own(head.path):
             return served
         # Another gateway of this kind, as an upstream, makes such ids, too.
-        is_elsewhere = self._keeping is not None and bool(self._keeping.places)
+        is_elsewhere = self._placement is not None and bool(self._placement.places)
         if is_elsewhere or all(each.adapter is None for each in members):
             return None
         raise unknown_object()
@@ -764,11 +764,11 @@ class Exchange(AttemptHost):
             raise no_room(close=False)
         self._filters = placed(self._filters, Room(bodies, more))
         self.body = unfolded.body
-        guard, keeping = self.plan.guard, self._keeping
-        if keeping is not None and keeping.places and guard is not None and guard.owned is not None:
+        guard, placement = self.plan.guard, self._placement
+        if placement is not None and placement.places and guard is not None and guard.owned is not None:
             named = await in_turns(guard.owned.named_in(self.head, self.body), self.gateway.turns)
             places = guard.owned.places(self.head, named)  # the answer is here
-            keeping.places = await in_turns(places, self.gateway.turns)
+            placement.places = await in_turns(places, self.gateway.turns)
 
     def _choose(self, route: ResolvedRoute) -> Attempt | None:
         """Find the first attempt, which has begun; None: those that could take it have no room now."""
@@ -802,27 +802,27 @@ class Exchange(AttemptHost):
         places, name = self.gateway.parts.access.places, self.cursor.session.decode("utf-8", "surrogatepass")
         if not name or places is None:
             return
-        keeping = self._keeping = self._keeping or Keeping(notes=False)
-        keeping.session = name
+        placement = self._placement = self._placement or Placement(tracks_objects=False)
+        placement.session = name
         members = route.levels[0].group.members
         place = places.session(name, time.time_ns(), partial(lifetime_s, body=self.body), members)
         if place is not None:
             self.cursor.prefer(*place)
 
-    def _kept_route(self, keeping: Keeping, route: ResolvedRoute, routing: Routing) -> ResolvedRoute:
+    def _route_to_objects(self, placement: Placement, route: ResolvedRoute, routing: Routing) -> ResolvedRoute:
         """Return the route to where the objects are kept that it names, and lead there alone. Raises VeloxError."""
         guard, places = self.plan.guard, self.gateway.parts.access.places
         assert guard is not None and guard.owned is not None and places is not None, "else nothing is noted"
-        if len(keeping.places) > 1:
+        if len(placement.places) > 1:
             message = "this request names objects that are kept at different upstreams, or with different keys of one"
             raise VeloxError(Reason.BAD_REQUEST, message)
-        if not keeping.places:
+        if not placement.places:
             if guard.owned.keeps and self.fields.model is None:
                 home = places.home(route.levels[0].group.members, self.plan.caller.id, self.loop.time())
                 if home is not None:
                     self.cursor.prefer(*home)
             return route
-        place = places.find(routing.members, next(iter(keeping.places)))
+        place = places.find(routing.members, next(iter(placement.places)))
         if place is None:
             message = "the upstream that keeps this object, or its key, is not configured any more"
             raise VeloxError(Reason.UNKNOWN_OBJECT, message)
@@ -907,7 +907,7 @@ class Exchange(AttemptHost):
         self.n_attempts += 1
         self.upstream = member.name
         self._answering = attempt
-        if self._keeping is not None:
+        if self._placement is not None:
             self._note_place(attempt)
         if self._calls is not None:
             self._calls.begin(attempt, member.name, attempt.asked(self.fields.model))
@@ -1089,7 +1089,7 @@ class Exchange(AttemptHost):
         """Note which of two attempts is left."""
         self.upstream = attempt.member.name
         self._answering = attempt
-        if self._keeping is not None:
+        if self._placement is not None:
             self._note_place(attempt)
         if self._addresses is not None:
             self._addresses.upstream = attempt.member.addresses
@@ -1098,13 +1098,13 @@ class Exchange(AttemptHost):
 
     def _note_place(self, attempt: Attempt, *, is_translated: bool = False) -> None:
         """Note where the reply comes from that tells of new objects; of one in another API they are kept here."""
-        places, keeping = self.gateway.parts.access.places, self._keeping
-        if keeping is None or places is None:
+        places, placement = self.gateway.parts.access.places, self._placement
+        if placement is None or places is None:
             return
         number = places.number(attempt.member, attempt.key)
-        if keeping.session:
-            places.keep_session(keeping.session, number, time.time_ns())
-        keeping.number = NOWHERE if is_translated or attempt.translation is not None else number
+        if placement.session:
+            places.keep_session(placement.session, number, time.time_ns())
+        placement.number = NOWHERE if is_translated or attempt.translation is not None else number
 
     def count_hedges(self, n: int) -> None:
         """So many second attempts more are under way, or fewer."""

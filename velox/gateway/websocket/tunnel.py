@@ -114,7 +114,7 @@ class TunnelExchange(Exchange):
         assert self._route is not None, "a tunnel has a route"
         parts = self.gateway.parts
         rules = self._route.parts.entry.response_headers or None
-        place = nowhere if self._keeping is None else self._keeping.place
+        place = nowhere if self._placement is None else self._placement.place
         return TunnelReply(
             self.client,
             self.head,
