@@ -22,7 +22,7 @@ import orjson
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.policy.api.objects import ObjectKind, without_verb
@@ -435,7 +435,7 @@ class Recording(ReplyFilter):
     """
 
     __slots__ = ("_body", "_fields", "_is_sse", "_mark", "_more", "_of_object", "_owner", "_place", "_table")
-    place: ClassVar[int] = Place.OWNERSHIP
+    order: ClassVar[int] = FilterOrder.OWNERSHIP
 
     def __init__(
         self,
@@ -576,7 +576,7 @@ class WholeReply(ReplyFilter):
     """Holds a JSON reply that tells of success back until it is whole, and passes on what changed() makes of it."""
 
     __slots__ = ("_head", "_is_legible", "_seen")
-    place: ClassVar[int] = Place.OWNERSHIP
+    order: ClassVar[int] = FilterOrder.OWNERSHIP
     what: ClassVar[str] = "reply"
 
     def __init__(self) -> None:
@@ -663,7 +663,7 @@ class ContainerWatch(ReplyFilter):
     """
 
     __slots__ = ("_events", "_reading", "_whole")
-    place: ClassVar[int] = Place.OWNERSHIP
+    order: ClassVar[int] = FilterOrder.OWNERSHIP
 
     def __init__(self, table: ObjectTable, owner: int, fields: tuple[str, ...], place: Callable[[], int]) -> None:
         super().__init__()

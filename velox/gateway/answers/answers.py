@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.answers.values import AnswerPlace, Unfolded
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.client.body_budget import BodyBudget
 from velox.types import ApiKind, Caller
@@ -87,7 +87,7 @@ class Room(ReplyFilter):
     """Gives back, with the end of its reply, the room of what was unfolded."""
 
     __slots__ = ("_bodies", "_n_bytes")
-    place: ClassVar[int] = Place.ROOM
+    order: ClassVar[int] = FilterOrder.BODY_BUDGET
 
     def __init__(self, bodies: BodyBudget, n_bytes: int) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ from velox.gateway.answers.background import begin
 from velox.gateway.answers.values import AnswerPlace, AnswersDownError, Changed, Unfolded
 from velox.gateway.cpu_work import LARGE_BYTES, TranslationThread
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.gateway.translation.client_request import refusal
 from velox.heads import ReplyHead, RequestHead
 from velox.net.application import Application
@@ -471,7 +471,7 @@ class ReadAnswer(ReplyFilter):
     """Reads an answer in Responses as it passes: a whole body, or the last event of a stream. It changes nothing."""
 
     __slots__ = ("_body", "_events", "_keeper", "_most_bytes", "_n_bytes", "_pieces")
-    place: ClassVar[int] = Place.KEPT_ANSWER
+    order: ClassVar[int] = FilterOrder.KEPT_ANSWER
 
     def __init__(self, keeper: AnswerKeeper, body: bytes | bytearray, most_bytes: int) -> None:
         """body: the request. most_bytes: of an answer that is kept."""
@@ -532,7 +532,7 @@ class KeptLater(ReplyFilter):
     """
 
     __slots__ = ("_held", "_is_at_once", "_keep")
-    place: ClassVar[int] = Place.KEPT_ANSWER
+    order: ClassVar[int] = FilterOrder.KEPT_ANSWER
 
     def __init__(self) -> None:
         super().__init__()

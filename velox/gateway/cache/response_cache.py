@@ -18,7 +18,7 @@ from typing import ClassVar, Final, NamedTuple
 from velox.gateway.access.plan import RequestPlan
 from velox.gateway.cluster.routing import RouteParts
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import ReplyHead, RequestHead
 from velox.net.client.body_budget import FREE_REPLY_BYTES, BodyBudget
 from velox.outcomes import CacheResult
@@ -204,7 +204,7 @@ class CacheStoreFilter(ReplyFilter):
         ),
         "_type",
     )
-    place: ClassVar[int] = Place.CACHE
+    order: ClassVar[int] = FilterOrder.CACHE
 
     def __init__(self, store: Callable[..., bool], bodies: BodyBudget, most_bytes: int, result: CacheResult) -> None:
         super().__init__()
@@ -287,7 +287,7 @@ class _BypassFilter(ReplyFilter):
     """Writes into the head of a reply that the cache was bypassed."""
 
     __slots__ = ()
-    place: ClassVar[int] = Place.CACHE
+    order: ClassVar[int] = FilterOrder.CACHE
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
         self.reads_body = False

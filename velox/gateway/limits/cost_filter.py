@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import ReplyHead
 from velox.net.client.body_budget import FREE_REPLY_BYTES, BodyBudget
 from velox.protocol.sse import EventWatch
@@ -44,7 +44,7 @@ class CostFilter(ReplyFilter):
         "_watch",
         "known",
     )
-    place: ClassVar[int] = Place.COST
+    order: ClassVar[int] = FilterOrder.COST
 
     def __init__(self, cost: Callable[[], bytes], bodies: BodyBudget, *, is_told: bool = True) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.gateway.reply.reply import AnsweringAttempt
 from velox.heads import ReplyHead
 from velox.protocol.json.edit import ask_for_usage
@@ -47,7 +47,7 @@ class Meter(ReplyFilter):
         "_noted",
         "_reader",
     )
-    place: ClassVar[int] = Place.METERING
+    order: ClassVar[int] = FilterOrder.METERING
     only_reads = True
 
     def __init__(self, *, is_stream: bool = False, key: bytes = _KEY) -> None:
@@ -160,7 +160,7 @@ class UsageFilter(ReplyFilter):
     """Takes out of a stream the usage that only Velox asked for."""
 
     __slots__ = ("_strip",)
-    place: ClassVar[int] = Place.USAGE_EVENT
+    order: ClassVar[int] = FilterOrder.USAGE_EVENT
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ from typing import ClassVar, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.types import Origin
 
@@ -203,7 +203,7 @@ class AddressFilter(ReplyFilter):
     """
 
     __slots__ = ("_held", "_here", "_reads_texts", "_seal", "upstream")
-    place: ClassVar[int] = Place.ADDRESSES
+    order: ClassVar[int] = FilterOrder.ADDRESSES
 
     def __init__(
         self, here: bytes, seal: Callable[[bytes, str], bytes] | None = None, *, reads_texts: bool = False

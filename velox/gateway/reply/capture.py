@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import ReplyHead
 
 __all__ = ["ReplyCapture"]
@@ -20,7 +20,7 @@ class ReplyCapture(ReplyFilter):
     """most: bytes that are kept of a reply. is_stream: it came as events. is_cut: there was more."""
 
     __slots__ = ("_kept", "_most", "is_cut", "is_stream")
-    place: ClassVar[int] = Place.TRACE
+    order: ClassVar[int] = FilterOrder.TRACE
     only_reads = True
 
     def __init__(self, most: int) -> None:

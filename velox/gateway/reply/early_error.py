@@ -22,7 +22,7 @@ from velox.errors import Reason
 from velox.gateway.reply.error_body import JSON, OF_THE_BODY, ErrorRedaction
 from velox.gateway.reply.filters import InnerError, ReplyFilter
 from velox.gateway.reply.first_event import MOST_PRELUDES_BYTES, FirstEventWatch, is_prelude
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError, kind_of
@@ -99,7 +99,7 @@ class EarlyErrorGate(ReplyFilter):
         "_text",
         "_watch",
     )
-    place: ClassVar[int] = Place.ERROR_GATE
+    order: ClassVar[int] = FilterOrder.ERROR_GATE
 
     def __init__(self, secret: bytes | None, dialect: Dialect) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.gateway.reply.respond import error_body
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
@@ -36,7 +36,7 @@ class ErrorRedaction(ReplyFilter):
     """
 
     __slots__ = ("_dialect", "_forms", "_head", "_held", "_longest", "_passing", "_secret")
-    place: ClassVar[int] = Place.REDACTION
+    order: ClassVar[int] = FilterOrder.REDACTION
 
     def __init__(self, secret: bytes, dialect: Dialect = Dialect.OPENAI) -> None:
         super().__init__()

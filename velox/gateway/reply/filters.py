@@ -5,8 +5,8 @@
     work(), go_on()   in place of more data, while a filter is behind: it has not returned all that it was fed
     close()           the reply is over, whole or not; always called, once
 
-The filters of one reply stand in the order in which its bytes pass them, the upstream's side first: that of their
-places (pipeline.py). A reply without filters passes as it came, and its lone chunks go straight to the client
+The filters of one reply stand in the order in which its bytes pass them, the upstream's side first: that of
+FilterOrder (pipeline.py). A reply without filters passes as it came, and its lone chunks go straight to the client
 (reply.py).
 
 Knows: how a head and a body go from one filter to the next. Does not know: what a filter does, or the client.
@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from velox.errors import VeloxError
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import ReplyHead
 from velox.protocol.reply_body import label_of
 
-__all__ = ["FilterChain", "InnerError", "ReplyFilter", "placed"]
+__all__ = ["FilterChain", "InnerError", "ReplyFilter", "insert_in_order"]
 
 
 class InnerError(NamedTuple):
@@ -45,7 +45,7 @@ class ReplyFilter:
     """
 
     __slots__ = ("asks", "has_work", "is_behind", "is_over", "reads_body", "released")
-    place: ClassVar[int] = Place.HEADERS
+    order: ClassVar[int] = FilterOrder.HEADERS
     only_reads: ClassVar[bool] = False
 
     def __init__(self) -> None:
@@ -90,10 +90,10 @@ class ReplyFilter:
         """Nothing more comes."""
 
 
-def placed(filters: tuple[ReplyFilter, ...], added: ReplyFilter) -> tuple[ReplyFilter, ...]:
-    """Return the filters with one more, at its place; behind those that have the same one."""
+def insert_in_order(filters: tuple[ReplyFilter, ...], added: ReplyFilter) -> tuple[ReplyFilter, ...]:
+    """Return the filters with one more, at its position; behind those of the same order."""
     n = len(filters)
-    while n and filters[n - 1].place > added.place:
+    while n and filters[n - 1].order > added.order:
         n -= 1
     return (*filters[:n], added, *filters[n:])
 

@@ -18,7 +18,7 @@ from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from velox.gateway.reply.addresses import ADDRESS_FIELDS, AddressFilter, PublicOrigin, UpstreamAddresses
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import Headers, ReplyHead, ReplyShape, RequestHead, ShapeField
 from velox.memo import Memo
 from velox.policy.limits.quota import Quota
@@ -172,7 +172,7 @@ class HeaderRuleFilter(ReplyFilter):
     """Changes the fields of a reply as a route's rules say."""
 
     __slots__ = ("_rules",)
-    place: ClassVar[int] = Place.HEADERS
+    order: ClassVar[int] = FilterOrder.HEADERS
 
     def __init__(self, rules: HeaderRules) -> None:
         super().__init__()

@@ -9,28 +9,28 @@
     OWNERSHIP     new objects are noted as the caller's, and others' are left out of lists, as the client would see them
     KEPT_ANSWER   an answer is kept as its client gets it; a large one in a thread, before the client gets the end
     CACHE         an answer is kept for equal requests, as any client of its dialect gets it
-    ROOM          gives back the memory of what an earlier answer has added to the request
+    BODY_BUDGET   gives back the memory that earlier answers have added to the request's body
     COST          tells the cost of what METERING has counted
     HEADERS       the operator's rules have the last word of what an upstream has said
     TIMING        what took how long, when all else is done
     LITELLM       the same and more for clients of LiteLLM, with the cost that COST knows
     TRACE         a trace's content is kept as the client gets it
 
-What comes next has its place here, too: hooks read and change a reply after ROOM.
+Hooks will read and change a reply after BODY_BUDGET.
 
-Knows: the order, in which filters.placed() has them. Does not know: what a filter does, or which a reply has: some are
-of the request (exchange.py), some of the reply's head (reply.py).
+Knows: the order, which filters.insert_in_order() goes by. Does not know: what a filter does, or which a reply has: some
+are of the request (exchange.py), some of the reply's head (reply.py).
 """
 
 from __future__ import annotations
 
 import enum
 
-__all__ = ["Place"]
+__all__ = ["FilterOrder"]
 
 
-class Place(enum.IntEnum):
-    """Where a filter stands; the smallest is the first that a reply passes."""
+class FilterOrder(enum.IntEnum):
+    """The order of the filters: a reply passes the smallest first."""
 
     ERROR_GATE = enum.auto()
     ADDRESSES = enum.auto()
@@ -41,7 +41,7 @@ class Place(enum.IntEnum):
     OWNERSHIP = enum.auto()
     KEPT_ANSWER = enum.auto()
     CACHE = enum.auto()
-    ROOM = enum.auto()
+    BODY_BUDGET = enum.auto()
     COST = enum.auto()
     HEADERS = enum.auto()
     TIMING = enum.auto()

@@ -30,7 +30,7 @@ from velox.gateway.reply.early_error import (
     may_have_failed,
 )
 from velox.gateway.reply.error_body import ErrorRedaction
-from velox.gateway.reply.filters import FilterChain, ReplyFilter, placed
+from velox.gateway.reply.filters import FilterChain, ReplyFilter, insert_in_order
 from velox.gateway.reply.first_event import FirstEventWatch, has_whole_event
 from velox.gateway.reply.headers import (
     DROPPED,
@@ -557,20 +557,20 @@ class Reply:
                 return
             translation = listener.translation
             if translation is not None:
-                filters = placed(filters, translation())
+                filters = insert_in_order(filters, translation())
             elif not data and not end and self._expected.answers and status == _OK and self._may_hold:
                 self._early = (head, data)  # what comes of the body tells whether it is an error
                 return
             if status >= _ERRORS_FROM:
                 self._needs_first = False
                 if listener.secret:
-                    filters = placed(filters, ErrorRedaction(listener.secret, self._expected.dialect))
+                    filters = insert_in_order(filters, ErrorRedaction(listener.secret, self._expected.dialect))
         began_ns = time.monotonic_ns()
         passed = self._fields.passed(shape, DROPPED if rates is None else rates.dropped)
         self.is_sse = passed.is_sse
         has_body = self._has_body = self._request.shape.method != b"HEAD" and status not in NO_BODY_STATUSES
         if passed.has_address and listener is not None and not self._expected.rewrites:
-            filters = placed(filters, self._fields.address_filter(self._request, listener.addresses))
+            filters = insert_in_order(filters, self._fields.address_filter(self._request, listener.addresses))
         watch, first = None, None
         if passed.is_sse and passed.is_plain and has_body:
             watch, self._until_close = sse.EventWatch(), shape.until_close
@@ -609,7 +609,7 @@ class Reply:
                 return
             if is_held and self._may_hold and has_body:
                 gate = self._gate = EarlyErrorGate(listener.secret, self._expected.dialect)
-                filters = placed(filters, gate)
+                filters = insert_in_order(filters, gate)
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
         is_whole = end

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import Header, ReplyHead
 from velox.protocol.sse import EventWatch
 
@@ -118,7 +118,7 @@ class TimingFilter(ReplyFilter):
     """
 
     __slots__ = ("_clock", "_head_ns", "_moments", "_to_end", "_watch")
-    place: ClassVar[int] = Place.TIMING
+    order: ClassVar[int] = FilterOrder.TIMING
 
     def __init__(self, moments: Moments, clock: Callable[[], int] = time.monotonic_ns, *, to_end: bool = False) -> None:
         super().__init__()

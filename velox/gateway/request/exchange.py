@@ -51,7 +51,7 @@ from velox.gateway.limits.metering import NOTHING_USED, Meter, Usage, metered, u
 from velox.gateway.limits.reservation import NOT_RESERVED, Reservation, Spent
 from velox.gateway.limits.usage_drain import UsageDrain
 from velox.gateway.reply.addresses import AddressFilter
-from velox.gateway.reply.filters import ReplyFilter, placed
+from velox.gateway.reply.filters import ReplyFilter, insert_in_order
 from velox.gateway.reply.headers import AttemptFields, HeaderRuleFilter, RateHeaders
 from velox.gateway.reply.outcome import Broken, Refused, Unsayable, Whole
 from velox.gateway.reply.reply import Reply
@@ -754,7 +754,7 @@ class Exchange(AttemptHost):
             model = self.fields.model or ""
             may_pass = not all(each.keeps_answers(model) for each in adapters)
             for each in await answers.kept.readers(keeper, body, may_pass=may_pass):
-                self._filters = placed(self._filters, each)
+                self._filters = insert_in_order(self._filters, each)
         if unfolded is None:
             return
         self._is_unfolded = True
@@ -762,7 +762,7 @@ class Exchange(AttemptHost):
         bodies = self.gateway.parts.tunnels.bodies
         if not bodies.take_unless_waiting(more):
             raise no_room(close=False)
-        self._filters = placed(self._filters, Room(bodies, more))
+        self._filters = insert_in_order(self._filters, Room(bodies, more))
         self.body = unfolded.body
         guard, placement = self.plan.guard, self._placement
         if placement is not None and placement.places and guard is not None and guard.owned is not None:
@@ -868,19 +868,19 @@ class Exchange(AttemptHost):
     def _make_reply(self) -> Reply:
         route, filters = self._route, self._filters
         if route is not None and route.parts.entry.response_headers is not NO_RULES:
-            filters = placed(filters, HeaderRuleFilter(route.parts.entry.response_headers))
+            filters = insert_in_order(filters, HeaderRuleFilter(route.parts.entry.response_headers))
         fields, rates = self.gateway.parts.reply_fields, self._reservation.limits.headers
         expected = self.plan.expected
         if expected.rewrites:
             self._addresses = self._address_filter()
-            filters = placed(filters, self._addresses)
+            filters = insert_in_order(filters, self._addresses)
         thread = self.gateway.thread
         return Reply(self.client, self.head, self.id, self.loop, fields, rates, filters, expected, thread)
 
     def _pass_through(self, filters: Sequence[ReplyFilter]) -> None:
         """Have the reply pass these, too."""
         for each in filters:
-            self._filters = placed(self._filters, each) if self._filters else (each,)
+            self._filters = insert_in_order(self._filters, each) if self._filters else (each,)
 
     def _address_filter(self) -> AddressFilter:
         """Return what puts the gateway's addresses in the place of the upstream's."""
@@ -1303,7 +1303,7 @@ class Exchange(AttemptHost):
     def _tell_cost(self, calls: RequestCalls, meter: Meter) -> None:
         """Have the client told what its call cost."""
         cost = CostFilter(partial(calls.cost_by, meter), self.gateway.parts.tunnels.bodies)
-        self._filters = placed(self._filters, cost)
+        self._filters = insert_in_order(self._filters, cost)
 
     def _end_calls(self, calls: RequestCalls, error: VeloxError | None, usage: Usage | None, *, pays: bool) -> None:
         reply = self.reply

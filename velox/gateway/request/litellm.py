@@ -22,7 +22,7 @@ from typing import ClassVar, Final
 
 from velox.gateway.limits.cost_filter import CostFilter
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import Headers, ReplyHead
 
 __all__ = ["LitellmFilter", "attempt_counts", "cost_fields", "duration_fields", "place_fields"]
@@ -85,7 +85,7 @@ class LitellmFilter(ReplyFilter):
     """
 
     __slots__ = ("_cost", "_fields")
-    place: ClassVar[int] = Place.LITELLM
+    order: ClassVar[int] = FilterOrder.LITELLM
 
     def __init__(self, fields: Callable[[], Headers], cost: CostFilter | None) -> None:
         super().__init__()

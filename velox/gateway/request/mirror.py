@@ -31,7 +31,7 @@ from velox.gateway.internal_request import Listener, ask_status
 from velox.gateway.limits.calls import Copied, RequestCalls
 from velox.gateway.limits.metering import Meter, usage_key
 from velox.gateway.recorder import outcome_of, outcome_of_failure
-from velox.gateway.reply.filters import FilterChain, ReplyFilter, placed
+from velox.gateway.reply.filters import FilterChain, ReplyFilter, insert_in_order
 from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.heads import ReplyHead, RequestHead
 from velox.net.turn_budget import TurnBudget
@@ -322,7 +322,7 @@ class _Copy:
             # What is in another API than the client's is read by who would have to translate it.
             filters: tuple[ReplyFilter, ...] = (self._meter,)
             if translation is not None and self._status < 400:
-                filters = placed(filters, translation())
+                filters = insert_in_order(filters, translation())
             self._chain = FilterChain(filters, is_sse=self._is_sse, is_plain=is_plain)
             self._chain.begin(head)
 

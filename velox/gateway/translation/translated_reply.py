@@ -27,7 +27,7 @@ from velox.dialects.openai_errors import error_json
 from velox.errors import Reason, VeloxError
 from velox.gateway.cpu_work import LARGE_BYTES, is_large
 from velox.gateway.reply.filters import InnerError, ReplyFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import Header, Headers, ReplyHead, ReplyShape, ShapeField
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamFailure
@@ -238,7 +238,7 @@ class TranslatedReply(ReplyFilter):
         "_work",
         "_written",
     )
-    place: ClassVar[int] = Place.TRANSLATION
+    order: ClassVar[int] = FilterOrder.TRANSLATION
 
     def __init__(
         self,

@@ -17,9 +17,9 @@ from velox.gateway.reply.addresses import AddressFilter
 from velox.gateway.reply.capture import ReplyCapture
 from velox.gateway.reply.early_error import EarlyErrorGate
 from velox.gateway.reply.error_body import ErrorRedaction
-from velox.gateway.reply.filters import ReplyFilter, placed
+from velox.gateway.reply.filters import ReplyFilter, insert_in_order
 from velox.gateway.reply.headers import HeaderRuleFilter
-from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.gateway.reply.timing import TimingFilter
 from velox.gateway.request.litellm import LitellmFilter
 from velox.gateway.translation.translated_reply import TranslatedReply
@@ -44,28 +44,28 @@ KINDS: list[type[ReplyFilter]] = [
 
 
 def test_each_kind_has_a_place_of_its_own_in_this_order() -> None:
-    assert [kind.place for kind in KINDS] == list(Place)
-    assert WholeReply.place == Recording.place
+    assert [kind.order for kind in KINDS] == list(FilterOrder)
+    assert WholeReply.order == Recording.order
 
 
 class At(ReplyFilter):
     """A filter that stands there."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, order: FilterOrder) -> None:
         super().__init__()
-        self.place = place  # type: ignore[misc]  # of a class elsewhere
+        self.order = order  # type: ignore[misc]  # of a class elsewhere
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_order_does_not_depend_on_who_comes_first(seed: int) -> None:
     rng = random.Random(seed)
-    added = [At(place) for place in rng.choices(list(Place), k=rng.randrange(12))]
+    added = [At(order) for order in rng.choices(list(FilterOrder), k=rng.randrange(12))]
 
     filters: tuple[ReplyFilter, ...] = ()
     for each in added:
-        filters = placed(filters, each)
+        filters = insert_in_order(filters, each)
 
     assert sorted(map(id, filters)) == sorted(map(id, added))
-    assert all(first.place <= second.place for first, second in itertools.pairwise(filters))
-    for place in Place:
-        assert [each for each in filters if each.place == place] == [each for each in added if each.place == place]
+    assert all(first.order <= second.order for first, second in itertools.pairwise(filters))
+    for order in FilterOrder:
+        assert [each for each in filters if each.order == order] == [each for each in added if each.order == order]
