@@ -81,7 +81,7 @@ class EarlyErrorGate(ReplyFilter):
     """Of one reply of status 200 to a request whose answer is JSON or an event stream.
 
     secret: the key that went up, which no error may show; None: none. dialect: of the client, who may know Anthropic's
-    own status for an overload. An error is asked about before it is passed on. feed() raises UpstreamFailure for what
+    own status for an overload. An error is pending before it is passed on. feed() raises UpstreamFailure for what
     is no reply.
     """
 
@@ -164,9 +164,9 @@ class EarlyErrorGate(ReplyFilter):
         return True
 
     def go_on(self) -> bytes:
-        """Return the error that was asked about, or the next piece of what was held."""
-        if self.asks is not None:
-            return self._tell(self.asks)
+        """Return the pending error, or the next piece of what was held."""
+        if self.pending_error is not None:
+            return self._tell(self.pending_error)
         piece = self._left.popleft()
         self.is_behind = bool(self._left)
         return piece
@@ -220,14 +220,14 @@ class EarlyErrorGate(ReplyFilter):
         if status == _OVERLOADED and self._dialect is not Dialect.ANTHROPIC:
             status = _UNAVAILABLE
         headers = [field for field in head.headers if field[0] not in OF_THE_BODY]
-        self.asks = InnerError(ReplyHead.of(status, [*headers, JSON], len(body)), body)
+        self.pending_error = InnerError(ReplyHead.of(status, [*headers, JSON], len(body)), body)
         self.is_behind = True
         return b""
 
     def _tell(self, error: InnerError) -> bytes:
         """Answer with the error."""
         made, body = error
-        self.asks = None
+        self.pending_error = None
         self.is_behind = False
         self._held = []
         self.is_over = True

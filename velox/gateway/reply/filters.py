@@ -38,13 +38,13 @@ class ReplyFilter:
     reads_body: False once begin() has returned: feed() need not be called. released: the head that begin() held back,
     set by feed() as soon as it may go on. is_over: what feed() returned is the end of the reply; what follows of the
     upstream's is not wanted. is_behind: set by feed() and go_on(): nothing may be fed before go_on() has returned the
-    rest. has_work: work() comes before that, and may take long. asks: an error that may be a reason for another
+    rest. has_work: work() comes before that, and may take long. pending_error: an error that may lead to another
     attempt: the filter is behind, and go_on() passes the error on. Of one chain only one filter may be behind. holds:
-    the client has been given whole events only, though the upstream is inside one. only_reads: of a class that passes
+    the client has been given whole events only, though the upstream is inside one. only_reads: the class passes
     everything on, and of a head looks only at its status and form.
     """
 
-    __slots__ = ("asks", "has_work", "is_behind", "is_over", "reads_body", "released")
+    __slots__ = ("has_work", "is_behind", "is_over", "pending_error", "reads_body", "released")
     order: ClassVar[int] = FilterOrder.HEADERS
     only_reads: ClassVar[bool] = False
 
@@ -54,7 +54,7 @@ class ReplyFilter:
         self.is_over = False
         self.is_behind = False
         self.has_work = False
-        self.asks: InnerError | None = None
+        self.pending_error: InnerError | None = None
 
     @property
     def holds(self) -> bool:
@@ -148,9 +148,9 @@ class FilterChain:
         return self.is_behind and self._filters[self._behind_at].has_work
 
     @property
-    def asks(self) -> InnerError | None:
-        """The error that one of them asks about; None: none does."""
-        return self._filters[self._behind_at].asks if self.is_behind else None
+    def pending_error(self) -> InnerError | None:
+        """The pending error of the filter that is behind; None: there is none."""
+        return self._filters[self._behind_at].pending_error if self.is_behind else None
 
     def work(self) -> None:
         """Do what the filter that is behind has to do. As ReplyFilter.work()."""

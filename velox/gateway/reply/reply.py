@@ -698,7 +698,7 @@ class Reply:
         except UpstreamFailure as failure:
             self.on_failure(failure)
             return
-        if self._asks_about(chain):
+        if self._ends_in_inner_error(chain):
             return
         if chain.is_behind:
             waiting = deque[tuple[bytes, bool]]()
@@ -709,12 +709,12 @@ class Reply:
             end = False
         self._pass_on(chain, data, end)
 
-    def _asks_about(self, chain: FilterChain) -> bool:
+    def _ends_in_inner_error(self, chain: FilterChain) -> bool:
         """End as Refused if an error has been found inside a reply of another status."""
-        asks = chain.asks
-        if asks is None:
+        pending = chain.pending_error
+        if pending is None:
             return False
-        self._refuse(Refused(asks.head, asks.body, inside=True))
+        self._refuse(Refused(pending.head, pending.body, inside=True))
         return True
 
     async def _catch_up(self, chain: FilterChain, waiting: deque[tuple[bytes, bool]], end: bool) -> None:
@@ -751,7 +751,7 @@ class Reply:
         except UpstreamFailure as failure:
             self.on_failure(failure)
             return end
-        if self._asks_about(chain):
+        if self._ends_in_inner_error(chain):
             return end
         self._pass_on(chain, data, end and not chain.is_behind)
         if self._has_first and self.started:

@@ -202,7 +202,7 @@ def _translated(
 class TranslatedReply(ReplyFilter):
     """Of one attempt.
 
-    is_stream: the client asked for one. An error inside a reply of another status is asked about before it is passed
+    is_stream: the client asked for one. An error inside a reply of another status is pending before it is passed
     on. on_bug: called with an error that is none of the upstream's. has_limits: Velox tells its own limits
     in fields whose names begin like the upstream's. knows_529: the client takes Anthropic's own status for an overload;
     others get 503. on_tokens: called with all kinds of tokens that the upstream reported; None: nobody counts them.
@@ -212,7 +212,6 @@ class TranslatedReply(ReplyFilter):
     """
 
     __slots__ = (
-        "_asked_about",
         "_body",
         "_ends",
         "_has_limits",
@@ -231,6 +230,7 @@ class TranslatedReply(ReplyFilter):
         "_on_bug",
         "_on_head",
         "_on_tokens",
+        "_pending",
         "_reader",
         "_secret",
         "_stream",
@@ -280,7 +280,7 @@ class TranslatedReply(ReplyFilter):
         self._ends = False  # what came last was fed with the end
         self._left: deque[bytes] = deque()  # what is written, and goes out with go_on()
         self._is_last = False
-        self._asked_about: tuple[ApiError, tuple[Header, ...]] | None = None  # while it asks about that
+        self._pending: tuple[ApiError, tuple[Header, ...]] | None = None  # an undecided error
 
     @property
     def holds(self) -> bool:
@@ -327,10 +327,10 @@ class TranslatedReply(ReplyFilter):
         self._made = _made(work)
 
     def go_on(self) -> bytes:
-        """Return what has come of the work, the next piece of it, or what was asked about. Raises UpstreamFailure."""
-        if self._asked_about is not None:
-            error, wait = self._asked_about
-            self._asked_about = self.asks = None
+        """Return what has come of the work, the next piece of it, or the pending error. Raises UpstreamFailure."""
+        if self._pending is not None:
+            error, wait = self._pending
+            self._pending = self.pending_error = None
             self.is_behind, self.is_over = False, True
             return self._release_error(error, wait)
         made, self._made = self._made, None
@@ -490,7 +490,7 @@ class TranslatedReply(ReplyFilter):
         return self._first_of(pieces)
 
     def _fail(self, error: ApiError) -> bytes:
-        """Answer with an error. One of another status than the reply's is asked about first."""
+        """Answer with an error. If its status is not that of the reply, the exchange decides first."""
         head = self._head
         assert head is not None, "a body comes after its head"
         wait: tuple[Header, ...] = ()
@@ -498,7 +498,7 @@ class TranslatedReply(ReplyFilter):
             wait = ((_RETRY_AFTER, b"%d" % math.ceil(min(error.retry_after_s, _MOST_WAIT_S))),)
         if error.status != head.status:
             head_of_error = ReplyHead.of(error.status, [*head.headers, *wait], None)
-            self.asks, self._asked_about = InnerError(head_of_error, error_json(error)), (error, wait)
+            self.pending_error, self._pending = InnerError(head_of_error, error_json(error)), (error, wait)
             self.is_behind = True
             return b""
         return self._release_error(error, wait)

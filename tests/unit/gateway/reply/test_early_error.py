@@ -25,9 +25,9 @@ PRELUDE = (
 
 
 def fed(chain: FilterChain, data: bytes, end: bool) -> bytes:
-    """Feed it, and have an error that is asked about passed on; return what goes on."""
+    """Feed it, and have a pending error passed on; return what goes on."""
     out = chain.feed(data, end)
-    return out if chain.asks is None else out + chain.go_on()
+    return out if chain.pending_error is None else out + chain.go_on()
 
 
 def gate(
@@ -217,7 +217,7 @@ def test_error_gets_the_status_that_it_names(
     )
 
     assert chain.head is not None and chain.is_over and not chain.is_sse
-    assert chain.head.status == status and chain.asks is None
+    assert chain.head.status == status and chain.pending_error is None
     headers = dict(chain.head.headers)
     assert headers[b"content-type"] == b"application/json" and b"etag" not in headers
     assert chain.head.content_length == len(out)
@@ -235,7 +235,8 @@ def test_error_is_asked_about_before_anything_of_it_goes_on() -> None:
     _, chain = gate(SSE)
     body = json.dumps(MESSAGES).encode()
     assert chain.feed(b"event: error\ndata: %b\n\n" % body, False) == b"" and chain.head is None
-    assert chain.asks is not None and (chain.asks.head.status, chain.asks.body) == (529, body)
+    pending = chain.pending_error
+    assert pending is not None and (pending.head.status, pending.body) == (529, body)
 
 
 def test_error_shows_no_key() -> None:

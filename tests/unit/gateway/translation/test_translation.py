@@ -100,14 +100,14 @@ class Play:
         while self.chain.is_behind:
             if self.chain.has_work:
                 self.chain.work()
-            if self.chain.asks is not None:
-                self.asked.append(self.chain.asks)
+            if self.chain.pending_error is not None:
+                self.asked.append(self.chain.pending_error)
             found.append(self.chain.go_on())
         return b"".join(found)
 
     def __init__(self, *, is_stream: bool, has_limits: bool = False) -> None:
         self.bugs: list[Exception] = []
-        self.asked: list[InnerError] = []  # the errors that have been asked about, and passed on
+        self.asked: list[InnerError] = []  # the pending errors, which were passed on
         self.tokens: list[tuple[int | None, int | None]] = []
         self.filter = TranslatedReply(
             Made(),
@@ -207,8 +207,9 @@ def test_error_before_the_first_event_has_its_own_status() -> None:
     play.chain.feed(b".", False)
 
     assert play.chain.feed(b"!", False) == b"" and play.chain.head is None
-    assert play.chain.asks is not None and play.chain.asks.head.status == 529
-    assert b'"message":' in play.chain.asks.body, "a fallback may take what it says: too long for this model, say"
+    pending = play.chain.pending_error
+    assert pending is not None and pending.head.status == 529
+    assert b'"message":' in pending.body, "a fallback may take what it says: too long for this model, say"
     assert play.chain.go_on() == b"[529 busy]"
     assert play.chain.head is not None and play.chain.head.status == 503 and play.chain.is_over
 
@@ -401,11 +402,11 @@ def test_error_in_a_large_answer_is_asked_about_by_the_loop() -> None:
     play.begin(200, JSON)
     play.chain.feed(b"{error" + b" " * LARGE, True)
     play.chain.work()
-    assert play.chain.asks is None
+    assert play.chain.pending_error is None
 
-    assert play.chain.go_on() == b"" and play.chain.asks is not None
-    assert play.chain.asks.head.status == 529
-    assert play.chain.go_on() == b"[529 busy]" and play.chain.asks is None
+    assert play.chain.go_on() == b"" and play.chain.pending_error is not None
+    assert play.chain.pending_error.head.status == 529
+    assert play.chain.go_on() == b"[529 busy]" and play.chain.pending_error is None
 
 
 def test_bug_in_a_large_answer_is_recorded_by_the_loop() -> None:
