@@ -180,7 +180,7 @@ def gateway(
 def change_parts(made: Gateway, **parts: Any) -> None:
     """Give a gateway other parts before its first request."""
     made.parts = replace(made.parts, **parts)
-    made.steps, made.own_steps = admission(made.parts), admission(made.parts, may_be_ours=True)
+    made.steps, made.local_steps = admission(made.parts), admission(made.parts, may_be_local=True)
 
 
 def one_a_minute(scope: Scope = Scope.GATEWAY) -> LimitRule:

@@ -60,7 +60,7 @@ class RequestPlan:
     dialect: of the client. names_model: a body of this path names a model, or the path itself does, whose tokens can be
     estimated. reads_body: its body is JSON that names one. reads_form: it is such a form. fills: where either names
     none, that of the route is put in. names_lines: its body may be the lines of a batch, which name models.
-    may_be_ours: it may ask for what there is, which the gateway may answer itself, or refer to answers that are kept
+    may_be_local: it may ask for what there is, which the gateway may answer itself, or refer to answers that are kept
     here. has_body: the head was checked as one that a body follows, of which more is asked. forbids_body: no body may
     follow. terms: what the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred years for
     none. priority: its class in the queue. least_cost: tokens that it may cost beside those of its body, before that
@@ -80,7 +80,7 @@ class RequestPlan:
     dialect: Dialect
     names_model: bool
     reads_body: bool
-    may_be_ours: bool
+    may_be_local: bool
     has_body: bool
     forbids_body: bool
     terms: ClientTerms
@@ -148,7 +148,7 @@ def plan_of(
         dialect,
         is_post and not is_count and (path.named is not None or (row is not None and row.counts_tokens)),
         reads,
-        _may_be_ours(head, path, is_post=is_post),
+        _may_be_local(head, path, is_post=is_post),
         head.has_body,
         head.method in WITHOUT_CONTENT,
         terms,
@@ -177,7 +177,7 @@ def plan_of(
     )
 
 
-def _may_be_ours(head: RequestHead, path: PathFacts, *, is_post: bool) -> bool:
+def _may_be_local(head: RequestHead, path: PathFacts, *, is_post: bool) -> bool:
     if head.method in _ASKING and b"/models" in head.path:
         return True
     return head.path == SERVER or is_of_answer(head.path) or (is_post and path.client_api in REFERRING)

@@ -34,7 +34,7 @@ from velox.gateway.reply.headers import AttemptFields
 from velox.gateway.reply.outcome import WHOLE, Broken, Refused, Unsayable
 from velox.gateway.reply.reply import AnsweringAttempt, ReplyEnd
 from velox.gateway.request_context import RequestContext
-from velox.gateway.translation.prepared import AnsweredHere, Prepared
+from velox.gateway.translation.prepared import LocalAnswer, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.turn_budget import TurnBudget
@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 # What came of an attempt.
-Outcome: TypeAlias = ReplyEnd | Unsayable | AnsweredHere
+Outcome: TypeAlias = ReplyEnd | Unsayable | LocalAnswer
 
 _NOT_BEGUN: Final = -1.0
 _ANY_KEY: Final = 0
@@ -346,7 +346,7 @@ class AttemptHost(RequestContext):
         """Note where the request goes now; return the fields that tell the client of the attempts so far."""
 
     @abc.abstractmethod
-    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | LocalAnswer:
         """Return what is sent; a request alone where its reply passes as it comes.
 
         Raises VeloxError for what the API of the upstream can't say.
@@ -358,7 +358,7 @@ class AttemptHost(RequestContext):
         """True while this turn of the loop has time to put a body into another API, or to give it another model."""
 
     @abc.abstractmethod
-    async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+    async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | LocalAnswer:
         """Do what prepare() does, while others have their turns."""
 
     @abc.abstractmethod

@@ -9,15 +9,15 @@ With its head, before a body is read, and once for all heads that are alike (int
 
 With its body, when it has left the queue:
 
-    read            model, length of the answer, stream: all that follows goes by these
-    model, objects  that the key may name (Guard)
-    take_limits     before all that tells of models, routes and answers, so that trying costs, too
-    look_elsewhere  where an object is kept that only other gateways know: what follows depends on it
-    answer_here     lists of models, kept answers: no route is needed for them, and they may change what is sent
-    find_route      budgets depend on all upstreams that it may go to
-    ask_cache       where a route has a cache: an answer that is kept costs no budget, but counts for limits
-    hold_budgets    last of what may refuse, as it is the dearest; nothing is sent that no budget holds
-    (hooks)         its place is here, before a choice: what a hook changes may be for any member of the route
+    read                 model, length of the answer, stream: all that follows goes by these
+    model, objects       that the key may name (Guard)
+    take_limits          before all that tells of models, routes and answers, so that trying costs, too
+    ask_other_gateways   where an object is kept that only other gateways know: what follows depends on it
+    answer_locally       lists of models, kept answers: no route is needed for them, and they may change what is sent
+    find_route           budgets depend on all upstreams that it may go to
+    look_up_cache        where a route has a cache: a cached answer costs no budget, but counts for limits
+    hold_budgets         last of what may refuse, as it costs most work; nothing is sent that no budget holds
+    (hooks)              their place is here, before a choice: what a hook changes may be for any member of the route
 
 And in its task (exchange.py): its turn in a limit, the choice of a member with capacity, what that is sent (prepare()).
 
@@ -34,19 +34,19 @@ from velox.gateway.request.parts import Parts
 __all__ = ["admission"]
 
 
-def admission(parts: Parts, *, may_be_ours: bool = False, has_cache: bool = False) -> tuple[Step, ...]:
-    """Return the steps that follow the look into its body. may_be_ours: of what the gateway may answer itself.
+def admission(parts: Parts, *, may_be_local: bool = False, has_cache: bool = False) -> tuple[Step, ...]:
+    """Return the steps that follow the look into its body. may_be_local: of what the gateway may answer itself.
 
     has_cache: a route has one.
     """
     steps: list[Step] = [Exchange.take_limits]
     if parts.access.share is not None:
-        steps.append(Exchange.look_elsewhere)
-    if may_be_ours:
-        steps.append(Exchange.answer_here)
+        steps.append(Exchange.ask_other_gateways)
+    if may_be_local:
+        steps.append(Exchange.answer_locally)
     steps.append(Exchange.find_route)
     if has_cache and parts.cache is not None:
-        steps.append(Exchange.ask_cache)
+        steps.append(Exchange.look_up_cache)
     if parts.calls is not None:
         steps.append(Exchange.hold_budgets)
     return tuple(steps)

@@ -128,7 +128,7 @@ class Gateway(ExchangeOwner):
     def _take_steps(self, routing: Routing) -> None:
         """Have requests take the steps that a configuration asks for."""
         self.steps = admission(self.parts, has_cache=routing.table.has_cache)
-        self.own_steps = admission(self.parts, may_be_ours=True, has_cache=routing.table.has_cache)
+        self.local_steps = admission(self.parts, may_be_local=True, has_cache=routing.table.has_cache)
 
     def __repr__(self) -> str:
         return f"<Gateway active={len(self._active)} queued={len(self.queue)} {self.routing!r}>"

@@ -4,7 +4,7 @@
     Refused        an error came, and the client has seen no byte: it is passed on, or another attempt follows
     Broken         there is no reply, or not all of one
     Unsayable      nothing was sent: the API of this upstream can't say the request
-    AnsweredHere   nobody is to be asked: prepared.py
+    LocalAnswer    no upstream is asked: prepared.py
 
 Knows: these values. Does not know: what follows one.
 """

@@ -60,7 +60,7 @@ from velox.gateway.request.batch_lines import check_lines
 from velox.gateway.request.mirror import Mirrors
 from velox.gateway.request.parts import GatewayLimits, Parts
 from velox.gateway.translation.client_request import COUNTS, ClientRequest
-from velox.gateway.translation.prepared import AnsweredHere, InBackground, Prepared
+from velox.gateway.translation.prepared import BackgroundAnswer, LocalAnswer, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.application import Client, ClientExchange
@@ -112,7 +112,7 @@ class ExchangeOwner(abc.ABC):
     """
 
     __slots__ = (
-        *("draining", "loop", "mirrors", "n_drains", "n_hedges", "own_steps", "parts", "queue", "routing", "steps"),
+        *("draining", "loop", "mirrors", "n_drains", "n_hedges", "local_steps", "parts", "queue", "routing", "steps"),
         *("thread", "turns"),
     )
 
@@ -124,8 +124,8 @@ class ExchangeOwner(abc.ABC):
     thread: TranslationThread
     turns: TurnBudget  # of work on requests that is done in the loop
     draining: bool
-    steps: tuple[Step, ...]  # of the admission; own_steps: of what may be answered here
-    own_steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # of the admission; local_steps: of what may be answered here
+    local_steps: tuple[Step, ...]
     n_hedges: int
     n_drains: int  # exchanges that are read on though their clients have left
 
@@ -186,7 +186,7 @@ class Exchange(AttemptHost):
         "_n_passed",
         "_steps",
         *("_reservation", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_route", "cost", "gateway"),
-        *("_is_unfolded", "_keeper", "taken_ns"),
+        *("_has_kept_answers", "_keeper", "taken_ns"),
     )
 
     def __init__(
@@ -208,7 +208,7 @@ class Exchange(AttemptHost):
         self.id = parts.recorder.next_id()
         self.fields = _NOT_READ
         self._is_unnamed = False  # its model is that of its route
-        self._steps = gateway.own_steps if plan.may_be_ours else gateway.steps
+        self._steps = gateway.local_steps if plan.may_be_local else gateway.steps
         self._google_fields: BodyFields | None = None  # of a large body, with the length that it names of its answer
         self.phase = "queue"
         self.reply: Reply | None = None
@@ -246,7 +246,7 @@ class Exchange(AttemptHost):
         self._attempting: Attempt | HedgedAttempts | None = None
         self._answering: Attempt | None = None  # at `upstream`
         self._keeper: AnswerKeeper | None = None  # of its answer
-        self._is_unfolded = False  # it refers to answers that are kept here
+        self._has_kept_answers = False  # some were inserted into its body
 
     def __repr__(self) -> str:
         tried = " ".join((*self.tried, self.upstream))
@@ -323,7 +323,7 @@ class Exchange(AttemptHost):
     def _guarding(self, guard: Guard, *, has_asked: bool = False) -> Generator[None, None, None]:
         """Look at the objects that it names, and at models. Raises VeloxError.
 
-        has_asked: other gateways were asked for what is not known here; else that comes first (_learn()).
+        has_asked: other gateways were asked for what is not known here; else that comes first (_ask_other_gateways()).
         """
         body, access, owned = self.body or b"", self.gateway.parts.access, guard.owned
         if owned is None or not (access.tracks_objects or access.share is not None):
@@ -339,8 +339,8 @@ class Exchange(AttemptHost):
         if placement.tracks_objects:
             placement.places = yield from owned.places(self.head, named)
 
-    async def _learn(self) -> bool:
-        """Ask what other gateways know of the objects that it names, then look at them. Raises VeloxError."""
+    async def _ask_other_gateways(self) -> bool:
+        """Ask other gateways for the owners of the objects that it names, then check them. Raises VeloxError."""
         guard, placement = self.plan.guard, self._placement
         assert guard is not None and placement is not None, "else nothing is unknown"
         await self.gateway.parts.access.learn(placement.unknown)
@@ -419,13 +419,13 @@ class Exchange(AttemptHost):
         self._reservation = taken
         return None
 
-    def look_elsewhere(self, _now_ns: int) -> StepAnswer:
-        """Ask other gateways, if what it names may be known to them alone."""
-        return self._learn if self._placement is not None and self._placement.unknown else None
+    def ask_other_gateways(self, _now_ns: int) -> StepAnswer:
+        """Ask other gateways of objects that it names and this one does not know."""
+        return self._ask_other_gateways if self._placement is not None and self._placement.unknown else None
 
-    def answer_here(self, _now_ns: int) -> StepAnswer:
-        """Answer what is no question for an upstream; put into it what is kept here. Of kinds that may be such."""
-        return self._answer_ourselves
+    def answer_locally(self, _now_ns: int) -> StepAnswer:
+        """Answer what needs no upstream; insert the kept answers that it refers to. For requests that may_be_local."""
+        return self._answer_locally
 
     def find_route(self, _now_ns: int) -> StepAnswer:
         """Find where it may go. Raises VeloxError."""
@@ -444,20 +444,23 @@ class Exchange(AttemptHost):
             self._keep_session(route)
         return None
 
-    def ask_cache(self, _now_ns: int) -> StepAnswer:
-        """Answer what an equal request has been answered before, where its route has a cache. Raises VeloxError."""
+    def look_up_cache(self, _now_ns: int) -> StepAnswer:
+        """Answer from the cache, where its route has one and an equal request was answered. Raises VeloxError."""
         route, make = self._route, self.gateway.parts.cache
         assert route is not None and make is not None, "a step of gateways that have a cache, behind the route"
         rule = route.parts.entry.cache
-        if rule is None or self._is_unfolded:
+        if rule is None or self._has_kept_answers:
             return None
         looked = make().look_up(self.head, self.plan, self.body, route.parts, rule, self._is_first_choice)
         self.cached = looked.result
         self.recorder.cached(looked.result)
         if looked.found is not None:
-            return partial(self._answer_again, looked.found)
+            return partial(self._answer_from_cache, looked.found)
         if looked.is_unsatisfiable:
-            message = "no answer of an equal request is kept, and the request's Cache-Control field takes no other one"
+            message = (
+                "cache-control: only-if-cached, but the cache has no answer to this request;"
+                " without only-if-cached an upstream is asked"
+            )
             raise VeloxError(Reason.NOT_CACHED, message)
         if looked.reply_filter is not None:
             self._pass_through((looked.reply_filter,))
@@ -468,8 +471,8 @@ class Exchange(AttemptHost):
         route, answering = self._route, self._answering
         return route is not None and answering is not None and answering.group is route.parts.groups[0]
 
-    async def _answer_again(self, found: CacheHit) -> bool:
-        """Give the client an answer that is kept."""
+    async def _answer_from_cache(self, found: CacheHit) -> bool:
+        """Send the client a cached answer."""
         if self._reservation.wait_ns:
             await self._wait_for_turn(self._reservation.wait_ns)
         route, calls, plan = self._route, self.gateway.parts.calls, self.plan
@@ -528,8 +531,8 @@ class Exchange(AttemptHost):
                 self._attempting = attempting
                 outcome = await attempting.send(self, reply)
                 while not isinstance(outcome, Whole):
-                    if isinstance(outcome, AnsweredHere):
-                        self._answer_here(self._in_background() if isinstance(outcome, InBackground) else outcome)
+                    if isinstance(outcome, LocalAnswer):
+                        self._send_local_answer(outcome)
                         break
                     decision = self._after(attempting, outcome, reply)
                     if decision is None:
@@ -641,8 +644,10 @@ class Exchange(AttemptHost):
             raise before
         raise _first_of(before, f"the fallback {attempt.member.name} can't take the request: {error.message}")
 
-    def _answer_here(self, answered: AnsweredHere) -> None:
-        """Give the client an answer that no upstream has made."""
+    def _send_local_answer(self, answered: LocalAnswer) -> None:
+        """Send the client an answer that no upstream has made. Raises VeloxError."""
+        if isinstance(answered, BackgroundAnswer):
+            answered = self._start_in_background()
         reply = self.reply
         assert reply is not None, "made with the choice"
         if self._placement is not None:
@@ -650,8 +655,8 @@ class Exchange(AttemptHost):
         reply.begin(None, self.attempt_fields().beside(answered.own))
         reply.on_reply(ReplyHead.of(200, answered.headers, len(answered.body)), answered.body, True)
 
-    def _in_background(self) -> AnsweredHere:
-        """Begin the answer in the background; return what the client is told. Raises VeloxError."""
+    def _start_in_background(self) -> LocalAnswer:
+        """Start making the answer in the background; return what the client gets now. Raises VeloxError."""
         gateway, keeper = self.gateway, self._keeper
         answers = gateway.parts.answers
         assert answers is not None and keeper is not None, "a provider adapter has seen the keeper"
@@ -663,7 +668,7 @@ class Exchange(AttemptHost):
         told = answers.kept.in_background(
             gateway, self.loop, bodies, self.head, body, self.plan.caller, answer_id, keeper
         )
-        return AnsweredHere([_JSON], told, [])
+        return LocalAnswer([_JSON], told, [])
 
     async def _read_in_steps(self) -> None:
         """Do what read() does, with a turn of the loop for the others between two slices of the work."""
@@ -692,8 +697,11 @@ class Exchange(AttemptHost):
         await self.gateway.sleep(wait_ns / _NS_PER_S)
         self._reservation.used_wait()
 
-    async def _answer_ourselves(self) -> bool:
-        """Answer a question for models here, if it is none for an upstream, and one for the server as a whole."""
+    async def _answer_locally(self) -> bool:
+        """Answer a request for a list of models, a kept answer or the server as a whole (OPTIONS *); False: go on.
+
+        Of other requests, insert the kept answers that they refer to. Raises VeloxError.
+        """
         gateway, caller = self.gateway, self.plan.caller
         if self._reservation.wait_ns:
             await self._wait_for_turn(self._reservation.wait_ns)
@@ -705,11 +713,11 @@ class Exchange(AttemptHost):
         answers = gateway.parts.answers
         if self.plan.client_api is not None:
             if answers is not None:
-                await self._unfold(answers)
+                await self._insert_kept_answers(answers)
             return False
         served = None
         if is_of_answer(self.head.path):
-            served = await self._answer_of_kept(answers)
+            served = await self._answer_for_kept_object(answers)
         models, routing = gateway.parts.models, gateway.routing
         if served is None:
             if models is None or not models.serves(self.head, caller, routing):
@@ -722,8 +730,8 @@ class Exchange(AttemptHost):
         self.reply.on_reply(ReplyHead.of(status, headers, len(body)), body, True)
         return True
 
-    async def _answer_of_kept(self, answers: Answers | None) -> tuple[int, Headers, bytes] | None:
-        """Answer a question for what is kept here; None: it is for an upstream. Raises VeloxError."""
+    async def _answer_for_kept_object(self, answers: Answers | None) -> tuple[int, Headers, bytes] | None:
+        """Return the reply to a request for a kept answer; None: it is for an upstream. Raises VeloxError."""
         members, head, served = self.gateway.routing.members, self.head, None
         if answers is not None:
             has_own = any(each.adapter is None or each.adapter.has_conversations for each in members)
@@ -741,8 +749,8 @@ class Exchange(AttemptHost):
         """Return a name for what is made by this request."""
         return self.id.decode("ascii").translate(_NO_SIGNS)
 
-    async def _unfold(self, answers: Answers) -> None:
-        """Put what the request refers to into its body, where that is kept here, and have its answer kept.
+    async def _insert_kept_answers(self, answers: Answers) -> None:
+        """Insert the kept answers that the request refers to into its body, and have its own answer kept.
 
         Raises VeloxError.
         """
@@ -757,7 +765,7 @@ class Exchange(AttemptHost):
                 self._filters = insert_in_order(self._filters, each)
         if unfolded is None:
             return
-        self._is_unfolded = True
+        self._has_kept_answers = True
         more = max(0, len(unfolded.body) - len(body))
         bodies = self.gateway.parts.tunnels.bodies
         if not bodies.take_unless_waiting(more):
@@ -924,7 +932,7 @@ class Exchange(AttemptHost):
             told = told.leaving_out(dropped)
         return told
 
-    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | LocalAnswer:
         """Return what an attempt sends. Raises VeloxError for what the API of its upstream can't say."""
         if attempt.member.adapter is None and not self.plan.has_addresses:  # as it came
             return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
@@ -935,7 +943,7 @@ class Exchange(AttemptHost):
         """See AttemptHost."""
         return self.gateway.turns.has_time()
 
-    async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+    async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | LocalAnswer:
         """Do what prepare() does: in turns of the loop, or what is large for another API in the worker's thread."""
         if not self.is_large:
             return await in_turn(partial(self.prepare, attempt), self.gateway.turns)
@@ -947,7 +955,7 @@ class Exchange(AttemptHost):
 
     async def _prepare_in_thread(
         self, attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None, *, keeps: bool = False
-    ) -> Prepared | AnsweredHere:
+    ) -> Prepared | LocalAnswer:
         told: list[tuple[ApiKind, ApiKind, int]] = []
         try:
             prepare = partial(self._prepare, attempt, on_tokens, partial(_note, told), keeps=keeps)
@@ -963,7 +971,7 @@ class Exchange(AttemptHost):
         on_translated: Callable[[ApiKind, ApiKind, int], None] | None = None,
         *,
         keeps: bool = False,
-    ) -> Prepared | AnsweredHere:
+    ) -> Prepared | LocalAnswer:
         """As prepare(). on_tokens: called with the tokens of a reply that is translated; None: nobody counts them.
 
         on_translated: as in ClientRequest; None: the recorder's own. keeps: the answer is the client's,
@@ -1257,7 +1265,7 @@ class Exchange(AttemptHost):
         is_unread = not plan.reads_body and (plan.named is None or plan.named.is_model_in_path)
         if is_form or is_unread or not plan.names_model:
             estimate = NO_TOKENS
-        elif (estimate is NO_TOKENS and plan.names_model) or fields is not self.fields or self._is_unfolded:
+        elif (estimate is NO_TOKENS and plan.names_model) or fields is not self.fields or self._has_kept_answers:
             n_bytes = 0 if self.body is None else len(self.body)
             estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, fields)
         asked = asked_units(plan.endpoint, plan.family, fields, self.body) if plan.endpoint in BY_UNITS else None

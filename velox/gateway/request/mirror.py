@@ -32,7 +32,7 @@ from velox.gateway.limits.calls import Copied, RequestCalls
 from velox.gateway.limits.metering import Meter, usage_key
 from velox.gateway.recorder import outcome_of, outcome_of_failure
 from velox.gateway.reply.filters import FilterChain, ReplyFilter, insert_in_order
-from velox.gateway.translation.prepared import AnsweredHere, Prepared
+from velox.gateway.translation.prepared import LocalAnswer, Prepared
 from velox.heads import ReplyHead, RequestHead
 from velox.net.turn_budget import TurnBudget
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
@@ -45,10 +45,8 @@ from velox.types import BodyFields
 __all__ = ["Mirrors", "Prepare", "PrepareInThread"]
 
 # Makes what a copy's attempt sends, and is told whom its translation tells the answer's tokens; None: nobody.
-Prepare: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None], Prepared | AnsweredHere]
-PrepareInThread: TypeAlias = Callable[
-    [Attempt, Callable[[TokenUsage], None] | None], Awaitable[Prepared | AnsweredHere]
-]
+Prepare: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None], Prepared | LocalAnswer]
+PrepareInThread: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None], Awaitable[Prepared | LocalAnswer]]
 
 # Of all routes of one worker; each route has a bound of its own. Arbitrary.
 _MOST: Final = 256
@@ -174,7 +172,7 @@ class Mirrors:
                         await attempt.rename(fields, body, self._turns)
                         if group.is_limited and attempt.member.concurrency.room <= 0:
                             return Mirrored.DROPPED  # as below
-                    prepared: Prepared | AnsweredHere = Prepared(
+                    prepared: Prepared | LocalAnswer = Prepared(
                         attempt.build(head, fields, body, to_be_read=calls is not None)
                     )
                 elif prepare_in_thread is not None and attempt.member.adapter is not None:

@@ -21,7 +21,7 @@ from velox.gateway.reply.reply import Reply
 from velox.gateway.reply.timing import Moments, TimingFilter
 from velox.gateway.request.exchange import Exchange, ExchangeOwner, Step, StepAnswer
 from velox.gateway.request.litellm import LitellmFilter, cost_fields, duration_fields, place_fields
-from velox.gateway.translation.prepared import AnsweredHere, Prepared
+from velox.gateway.translation.prepared import LocalAnswer, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import Headers, RequestHead
 from velox.net.application import Client
@@ -151,7 +151,7 @@ class TimedExchange(Exchange):
         self._moments.begin(time.monotonic_ns())
         return super().attempt_began(attempt)
 
-    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | LocalAnswer:
         """As an exchange does."""
         began_ns = time.monotonic_ns()
         try:
@@ -159,7 +159,7 @@ class TimedExchange(Exchange):
         finally:
             self._was_prepared(began_ns)
 
-    async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+    async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | LocalAnswer:
         """As an exchange does."""
         began_ns = time.monotonic_ns()
         try:

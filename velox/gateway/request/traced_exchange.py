@@ -21,7 +21,7 @@ from velox.gateway.reply.headers import AttemptFields
 from velox.gateway.request.exchange import ExchangeOwner
 from velox.gateway.request.timed_exchange import TimedExchange
 from velox.gateway.tracing import Tracer
-from velox.gateway.translation.prepared import AnsweredHere, Prepared
+from velox.gateway.translation.prepared import LocalAnswer, Prepared
 from velox.heads import ExtraFields, RequestHead
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamRequest
@@ -101,12 +101,12 @@ class TracedExchange(TimedExchange):
         self._of_attempts.append((attempt, record))
         return super().attempt_began(attempt)
 
-    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | LocalAnswer:
         """As an exchange does."""
         self._head_for(attempt)
         return super().prepare(attempt)
 
-    async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+    async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | LocalAnswer:
         """As an exchange does."""
         self._head_for(attempt)
         return await super().prepare_in_thread(attempt)

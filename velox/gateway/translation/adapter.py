@@ -43,7 +43,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.translation.batch_split import BatchSplit
 from velox.gateway.translation.client_request import COUNTED_BY, ClientRequest, refusal
-from velox.gateway.translation.prepared import AnsweredHere, InBackground, Prepared
+from velox.gateway.translation.prepared import BackgroundAnswer, LocalAnswer, Prepared
 from velox.gateway.translation.translated_reply import Instead, ReplyTranslator, TranslatedHeads, TranslatedReply
 from velox.gateway.translation.translators import GenerationTranslator, InvokeTranslator, NonStreamingTranslator
 from velox.heads import Headers
@@ -197,7 +197,7 @@ class ProviderAdapter:
                 self._known.put(key, found)
         return found[0]
 
-    def prepare(self, call: TargetCall, request: ClientRequest) -> Prepared | AnsweredHere:
+    def prepare(self, call: TargetCall, request: ClientRequest) -> Prepared | LocalAnswer:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
         left_out: tuple[str, ...] = ()
         traits = self._row.traits
@@ -210,15 +210,15 @@ class ProviderAdapter:
             request = request._replace(body=without_billing(request.body))
         # In another dialect: translated.
         if call.api is not request.client_api:
-            return InBackground() if self._runs_in_background(request) else self._translated(call, request)
+            return BackgroundAnswer() if self._runs_in_background(request) else self._translated(call, request)
         if request.client_api is ApiKind.RESPONSES and (fitted := self._fitted(request)) is not None:
-            return InBackground() if self._runs_in_background(request) else self._translated(fitted, request)
+            return BackgroundAnswer() if self._runs_in_background(request) else self._translated(fitted, request)
         if not traits.whole_calls and _reads_whole_calls(request):
             return self._translated(call, request)
         if request.keeper is not None:
             request.keeper.reads_reply = not self.keeps_answers(request.model or "")
             if request.keeper.reads_reply and self._runs_in_background(request):
-                return InBackground()
+                return BackgroundAnswer()
         # In its own dialect: as sent, but for what this provider or model refuses, and the names of the model.
         if request.body and request.model is not None:
             facts = self._facts_of(request.model)
@@ -382,7 +382,7 @@ class ProviderAdapter:
                 self._models.put(model, found)
         return found
 
-    def estimate(self, request: ClientRequest) -> AnsweredHere:
+    def estimate(self, request: ClientRequest) -> LocalAnswer:
         """Return the estimate for a request to count that no API of the upstream can count. Raises VeloxError."""
         _check_size(request)
         dropped = DroppedFields()
@@ -391,9 +391,9 @@ class ProviderAdapter:
             body = Counting(client, request.client_api, model, ApiKind.CHAT, dropped).estimate(request.body or b"")
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        return AnsweredHere([_JSON], body, [ESTIMATED])
+        return LocalAnswer([_JSON], body, [ESTIMATED])
 
-    def _count(self, call: TargetCall, request: ClientRequest) -> Prepared | AnsweredHere:
+    def _count(self, call: TargetCall, request: ClientRequest) -> Prepared | LocalAnswer:
         """Have the tokens of a request counted by another API than its client's."""
         model_name = request.model or ""
         until_s = self._uncounted.get(model_name) or self._uncounted.find(model_name)
@@ -467,7 +467,7 @@ class ProviderAdapter:
         ).open
         return Prepared(first, brings_back, usage_so_far=made.usage_so_far)
 
-    def _translated(self, call: TargetCall, request: ClientRequest) -> Prepared | AnsweredHere:
+    def _translated(self, call: TargetCall, request: ClientRequest) -> Prepared | LocalAnswer:
         """Put a request into another dialect."""
         _check_size(request)
         if request.client_api in COUNTED_BY:

@@ -15,7 +15,7 @@ from velox.heads import Headers
 from velox.net.upstream.interface import UpstreamRequest
 from velox.protocol.usage.tokens import TokenUsage
 
-__all__ = ["AnsweredHere", "InBackground", "Prepared"]
+__all__ = ["BackgroundAnswer", "LocalAnswer", "Prepared"]
 
 
 class Prepared:
@@ -42,8 +42,8 @@ class Prepared:
         self.usage_so_far: Final = usage_so_far
 
 
-class AnsweredHere:
-    """No upstream is asked: this is the answer, of status 200. own: fields of Velox's own, beside the others."""
+class LocalAnswer:
+    """An answer of status 200 that needs no upstream. own: header fields of Velox's own, beside the others."""
 
     __slots__ = ("body", "headers", "own")
 
@@ -53,8 +53,8 @@ class AnsweredHere:
         self.own: Final = own
 
 
-class InBackground(AnsweredHere):
-    """The answer is to be made in the background, and its client is told so now."""
+class BackgroundAnswer(LocalAnswer):
+    """The answer is made in the background; the client gets its id at once."""
 
     __slots__ = ()
 

@@ -38,7 +38,7 @@ from velox.gateway.reply.reply import Reply
 from velox.gateway.request.exchange import Exchange
 from velox.gateway.request.parts import GatewayLimits
 from velox.gateway.request.tunnels import Tunnels
-from velox.gateway.translation.prepared import AnsweredHere, Prepared
+from velox.gateway.translation.prepared import LocalAnswer, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import Header, Headers, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.application import Client
@@ -129,7 +129,7 @@ class TunnelExchange(Exchange):
             place=place,
         )
 
-    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | LocalAnswer:
         """Return the request for a WebSocket."""
         head = self.head if self.plan.guard is None else _without_extensions(self.head)
         request = attempt.build_upgrade(head, None if self.fields.is_model_in_path else self.fields.model)

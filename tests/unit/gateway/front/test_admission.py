@@ -21,8 +21,8 @@ class HasParts:
     access: Any = field(default_factory=lambda: SimpleNamespace(share=None))
 
 
-def names(parts: HasParts, *, may_be_ours: bool = False) -> list[str]:
-    return [step.__name__ for step in admission(parts, may_be_ours=may_be_ours)]  # type: ignore[arg-type]
+def names(parts: HasParts, *, may_be_local: bool = False) -> list[str]:
+    return [step.__name__ for step in admission(parts, may_be_local=may_be_local)]  # type: ignore[arg-type]
 
 
 def test_gateway_without_ledger_asks_for_limits_and_a_route_alone() -> None:
@@ -34,9 +34,13 @@ def test_steps_stand_in_the_order_that_is_written_down(records: bool, shares: bo
     """What is off is left out; the module's docstring has all of them, in their order."""
     parts = HasParts(object() if records else None, SimpleNamespace(share=(lambda: None) if shares else None))
 
-    found = names(parts, may_be_ours=ours)
+    found = names(parts, may_be_local=ours)
 
     text = order.__doc__ or ""
     places = [text.index(f"\n    {name} ") for name in found]
     assert places == sorted(places)
-    assert ("hold_budgets" in found, "look_elsewhere" in found, "answer_here" in found) == (records, shares, ours)
+    assert ("hold_budgets" in found, "ask_other_gateways" in found, "answer_locally" in found) == (
+        records,
+        shares,
+        ours,
+    )

@@ -25,7 +25,7 @@ from velox.gateway.cpu_work import TranslationThread
 from velox.gateway.limits.calls import CallLog
 from velox.gateway.request.mirror import Mirrors
 from velox.gateway.translation.adapter import ProviderAdapter
-from velox.gateway.translation.prepared import AnsweredHere, Prepared
+from velox.gateway.translation.prepared import LocalAnswer, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import ReplyHead, WebSocketOffer
 from velox.ledger.record import Flag
@@ -238,7 +238,7 @@ def test_copy_that_is_translated_is_recorded_whatever_comes(
     row = PROVIDERS["gemini"]
     adapter = ProviderAdapter(dialect_table(), row, {}, lambda model: facts_of(row, model))
 
-    def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | AnsweredHere:
+    def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | LocalAnswer:
         call = adapter.target_call(ApiKind.CHAT, "gemini-m", stream=False, query=b"")
         assert call is not None
         request = client_request_of(ApiKind.CHAT, request_head(), "gemini-m")
@@ -401,7 +401,7 @@ def test_copy_that_was_made_beside_the_loop_keeps_to_the_concurrency_too() -> No
     adapter = ProviderAdapter(dialect_table(), row, {}, lambda model: facts_of(row, model))
     names: list[str] = []
 
-    def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | AnsweredHere:
+    def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | LocalAnswer:
         call = adapter.target_call(ApiKind.CHAT, "gemini-m", stream=False, query=b"")
         assert call is not None
         names.append(threading.current_thread().name)
@@ -417,7 +417,7 @@ def test_copy_that_was_made_beside_the_loop_keeps_to_the_concurrency_too() -> No
 
         async def prepare_in_thread(
             attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None
-        ) -> Prepared | AnsweredHere:
+        ) -> Prepared | LocalAnswer:
             return await thread.run(lambda: prepare(attempt, on_tokens))
 
         for _ in range(10):
