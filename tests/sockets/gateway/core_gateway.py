@@ -13,7 +13,7 @@ from tests.sockets.gateway.composed import TIMEOUTS, Dial, Stand, composed, in_o
 from velox.gateway.front.admission import admission
 from velox.gateway.front.intake import Gateway
 from velox.gateway.limits.limiter import QuotaTable
-from velox.gateway.reply.outcome import Broken, Refused
+from velox.gateway.reply.outcome import ErrorReply, Failed
 from velox.gateway.reply.reply import Reply
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.application import ChunkWriter, Successor
@@ -49,10 +49,10 @@ __all__ = [
 async def end_of(reply: Reply) -> None:
     """Return when a reply is whole. Raises what broke it; an error that nobody else takes is passed on."""
     ended = await reply.ended
-    while isinstance(ended, Refused):
+    while isinstance(ended, ErrorReply):
         reply.pass_on()
         ended = await reply.ended
-    if isinstance(ended, Broken):
+    if isinstance(ended, Failed):
         raise ended.failure
 
 

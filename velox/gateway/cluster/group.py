@@ -31,7 +31,7 @@ from velox.gateway.recorder import Recorder
 from velox.gateway.reply.addresses import UpstreamAddresses
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.headers import AttemptFields
-from velox.gateway.reply.outcome import WHOLE, Broken, Refused, Unsayable
+from velox.gateway.reply.outcome import COMPLETE, ErrorReply, Failed, Unsupported
 from velox.gateway.reply.reply import AnsweringAttempt, ReplyEnd
 from velox.gateway.request_context import RequestContext
 from velox.gateway.translation.prepared import LocalAnswer, Prepared
@@ -53,7 +53,7 @@ from velox.providers.reasoning import reasons
 from velox.types import BodyFields, Endpoint, FormFields
 
 __all__ = [
-    "UNSAYABLE",
+    "UNSUPPORTED",
     "Attempt",
     "AttemptHost",
     "AttemptReply",
@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 # What came of an attempt.
-Outcome: TypeAlias = ReplyEnd | Unsayable | LocalAnswer
+Outcome: TypeAlias = ReplyEnd | Unsupported | LocalAnswer
 
 _NOT_BEGUN: Final = -1.0
 _ANY_KEY: Final = 0
@@ -81,7 +81,7 @@ _WRITTEN: Final = frozenset(
 # Errors that an upstream may mean for the account that a client names, which need not be ours.
 _OF_ACCOUNTS: Final = frozenset({401, 403, 429})
 # What a provider adapter says of a request that its upstream's API has no way for.
-UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.PREVIOUS_NOT_FOUND, Reason.UNKNOWN_ROUTE)
+UNSUPPORTED: Final = (Reason.BAD_REQUEST, Reason.PREVIOUS_NOT_FOUND, Reason.UNKNOWN_ROUTE)
 _WELL: Final = Verdict.WELL  # the attribute of an enumeration takes 50 ns
 # Nobody has too much to do for longer: what says so would have the member back in days.
 _MOST_REST_S: Final = 300.0
@@ -401,7 +401,7 @@ class Attempt(AnsweringAttempt):
     """One choice of a member, and the attempt that is made there.
 
     begin() first, then at most one each of answers() and has_first(), then one of those that end it: answered(),
-    broke(), gave_up(). send() does all of that; after Refused, pass_on(), give_up() or abandon() does the rest.
+    broke(), gave_up(). send() does all of that; after ErrorReply, pass_on(), give_up() or abandon() does the rest.
 
     group: what it was chosen from. on_first_byte: called when it has brought the first bytes of a good reply; None for
     most. probe_timeout_s: of a probe: one without an answer by then counts as failed. is_sent: as far as it is known;
@@ -474,7 +474,7 @@ class Attempt(AnsweringAttempt):
     # -- the whole of it ----------------------------------------------------------------------------
 
     async def send(self, host: AttemptHost, reply: AttemptReply) -> Outcome:
-        """Send the request once; return what came of it. Of Refused the client has seen nothing, and all is open.
+        """Send the request once; return what came of it. Of ErrorReply the client has seen nothing, and all is open.
 
         Raises VeloxError where it could not be sent for a reason that is not the upstream's.
         """
@@ -527,11 +527,11 @@ class Attempt(AnsweringAttempt):
                 reply.pause()
             ended = await reply.ended
         except UpstreamFailure as failure:
-            return self._ended_as(Broken(untraced(failure)), host, reply)
+            return self._ended_as(Failed(untraced(failure)), host, reply)
         except VeloxError as exc:
             self._given_up(host, reply)
-            if exc.reason in UNSAYABLE and not self.is_sent:
-                return Unsayable(untraced(exc))
+            if exc.reason in UNSUPPORTED and not self.is_sent:
+                return Unsupported(untraced(exc))
             raise
         except BaseException:
             self._given_up(host, reply)
@@ -554,12 +554,12 @@ class Attempt(AnsweringAttempt):
             raise
         return self._ended_as(ended, host, reply)
 
-    def give_up(self, refused: Refused, reply: AttemptReply) -> UpstreamFailure:
+    def give_up(self, error_reply: ErrorReply, reply: AttemptReply) -> UpstreamFailure:
         """End it with an error that the client does not get. Return how that counts."""
         host = self._host
         assert host is not None, "it is open"
-        failure = UpstreamFailure(Reason.UPSTREAM_STATUS, refused.message, status=refused.head.status)
-        self._ended_as(Broken(failure), host, reply)
+        failure = UpstreamFailure(Reason.UPSTREAM_STATUS, error_reply.message, status=error_reply.head.status)
+        self._ended_as(Failed(failure), host, reply)
         return failure
 
     def abandon(self, reply: AttemptReply) -> None:
@@ -569,17 +569,17 @@ class Attempt(AnsweringAttempt):
 
     def _ended_as(self, ended: ReplyEnd, host: AttemptHost, reply: AttemptReply) -> ReplyEnd:
         """Account for how it ended; an error stays open until it is known who gets it."""
-        if ended is WHOLE:
+        if ended is COMPLETE:
             now_s = self._close(host, reply)
             host.was_sent = True
             status = reply.status
             host.recorder.attempt_answered(self.member, status)
             self.answered(status, now_s)
             return ended
-        if isinstance(ended, Refused):
+        if isinstance(ended, ErrorReply):
             self.on_head(ended.head)
             return ended
-        assert isinstance(ended, Broken), "there is no other end"
+        assert isinstance(ended, Failed), "there is no other end"
         failure = ended.failure
         if not isinstance(failure, UpstreamFailure):  # it was ended from outside
             self._given_up(host, reply)

@@ -25,7 +25,7 @@ from velox.errors import VeloxError, untraced
 from velox.gateway.cluster.group import Attempt, AttemptHost, Outcome
 from velox.gateway.cluster.routing import RouteCursor
 from velox.gateway.reply.buffered_reply import BufferedReply
-from velox.gateway.reply.outcome import WHOLE, Broken, Refused, Unsayable
+from velox.gateway.reply.outcome import COMPLETE, ErrorReply, Failed, Unsupported
 from velox.gateway.reply.reply import Reply, ReplyEnd
 from velox.gateway.reply.respond import crash
 from velox.net.upstream.interface import UpstreamFailure
@@ -96,9 +96,9 @@ class _BufferedAttempt:
         """Send as any attempt does, and report a failure."""
         self.has_begun = True  # a task that is cancelled before its first step never runs
         outcome = await self.attempt.send(self._host, self.reply)
-        if isinstance(outcome, Broken):
+        if isinstance(outcome, Failed):
             self._attempts.on_failed(self, outcome.failure)
-        elif isinstance(outcome, Unsayable):
+        elif isinstance(outcome, Unsupported):
             self._attempts.on_failed(self, outcome.error)
         return outcome
 
@@ -172,7 +172,7 @@ class HedgedAttempts:
                 self._timer = self._host.loop.call_at(self._began_s + delay_s, self._on_late)
                 reply.ended.add_done_callback(self._on_end_from_outside)
                 outcome = await self._wait()
-            is_open = isinstance(outcome, Refused)
+            is_open = isinstance(outcome, ErrorReply)
             return outcome
         finally:
             if not is_open:
@@ -185,17 +185,17 @@ class HedgedAttempts:
         is_open = False
         try:
             outcome = await sole.attempt.pass_on(sole.reply)
-            is_open = isinstance(outcome, Refused)
+            is_open = isinstance(outcome, ErrorReply)
             return outcome
         finally:
             if not is_open:
                 self._close()
 
-    def give_up(self, refused: Refused, reply: Reply) -> UpstreamFailure:
+    def give_up(self, error_reply: ErrorReply, reply: Reply) -> UpstreamFailure:
         """As Attempt.give_up()."""
         sole = self._sole
         assert sole is not None, "one is left whose error the client does not get"
-        failure = sole.attempt.give_up(refused, sole.reply)
+        failure = sole.attempt.give_up(error_reply, sole.reply)
         self._close()
         return failure
 
@@ -364,7 +364,7 @@ class HedgedAttempts:
                     continue  # two may cancel: the client that leaves, and the end of a drain
             raise
         if self._failed is not None:
-            return Broken(self._failed)
+            return Failed(self._failed)
         assert self._sole is not None and self._sole.task is not None, "the last one that ends is the only one"
         return self._sole.task.result()
 
@@ -387,7 +387,7 @@ class HedgedAttempts:
         if ended.cancelled() or self._first is None or (self._sole is not None and self._sole.reply.passes):
             return  # or both had ended in this turn, and the exchange knows what came in between
         broken = ended.result()
-        assert isinstance(broken, Broken), "it is not whole, for nothing was passed on"
+        assert isinstance(broken, Failed), "it is not whole, for nothing was passed on"
         self._failed = broken.failure
         for buffered in self._end_all():
             if buffered.attempt.is_sent:
@@ -429,9 +429,9 @@ class HedgedAttempts:
         if task.exception() is not None:
             return Hedged.FAILED
         outcome = task.result()
-        if isinstance(outcome, Broken) and outcome.failure is self._failed:
+        if isinstance(outcome, Failed) and outcome.failure is self._failed:
             return Hedged.LOST
-        is_good = outcome is WHOLE and second.reply.status < 400
+        is_good = outcome is COMPLETE and second.reply.status < 400
         return Hedged.WON if is_good else Hedged.FAILED
 
     def _close(self) -> None:

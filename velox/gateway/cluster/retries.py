@@ -55,7 +55,7 @@ from velox.protocol.error_meaning import (
     refuses_reasoning,
 )
 
-__all__ = ["HIDDEN", "Hidden", "RetryPolicy"]
+__all__ = ["EARLIER_FAILURE", "EarlierFailure", "RetryPolicy"]
 
 # No connection could be made, or it was closed as it was used: sure enough for two more tries, and for others where
 # somebody else is well: who can't be reached is not, so these come to an end by themselves.
@@ -84,13 +84,13 @@ _CAUSES: Final = {
 }
 
 
-class Hidden:
-    """No other attempt follows, but the client hears of an earlier failure: this error is of the gateway's making."""
+class EarlierFailure:
+    """No other attempt follows, and the client gets an earlier failure: this error came of the gateway's own choice."""
 
     __slots__ = ()
 
 
-HIDDEN: Final = Hidden()
+EARLIER_FAILURE: Final = EarlierFailure()
 
 
 class RetryPolicy:
@@ -178,7 +178,7 @@ class RetryPolicy:
 
     def after_error(
         self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float, *, is_sealed: bool
-    ) -> RetryDecision | Hidden | None:
+    ) -> RetryDecision | EarlierFailure | None:
         """Decide when an error has been read, before the client sees it; None: it is passed on.
 
         Who does not have the model, or can't take the request with it, did no work, and is not asked again. is_sealed:
@@ -208,14 +208,14 @@ class RetryPolicy:
                 self._cursor.tried(other)  # it would refuse it, too
                 other = self._cursor.next(now_s, may_probe=True)
         if other is None:
-            return HIDDEN if is_ours else None
+            return EARLIER_FAILURE if is_ours else None
         self._n_free += 1
         return self._again(other, 0.0, Retry.UNKNOWN_MODEL if is_model else Retry.STATUS, now_s)
 
-    def after_no_way(self, attempt: Attempt, now_s: float, *, allow_unhealthy: bool) -> RetryDecision | None:
-        """Decide after an attempt that was not made: its member's API can't say the request; None: nobody is left.
+    def after_unsupported(self, attempt: Attempt, now_s: float, *, allow_unhealthy: bool) -> RetryDecision | None:
+        """Decide after an attempt that was not sent, as its member's API can't express it; None: no member is left.
 
-        allow_unhealthy: also at a member that is not well, as nobody else has failed.
+        allow_unhealthy: an unhealthy member may follow, as no other one has failed.
         """
         self._cursor.tried(attempt)
         if self._n_free >= _MAX_REFUSED or now_s >= self._deadline_s:

@@ -20,7 +20,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.reply.first_event import MOST_PRELUDES_BYTES, FirstEventWatch
 from velox.gateway.reply.headers import AttemptFields
-from velox.gateway.reply.outcome import Broken
+from velox.gateway.reply.outcome import Failed
 from velox.gateway.reply.reply import AnsweringAttempt, Reply, ReplyEnd
 from velox.heads import ReplyHead
 from velox.net.application import Client
@@ -192,10 +192,10 @@ class BufferedReply:
         if self.passes:
             self._reply.on_failure(failure)
         elif not self.ended.done():
-            self.ended.set_result(Broken(untraced(failure)))
+            self.ended.set_result(Failed(untraced(failure)))
 
     def pass_on(self) -> None:
-        """Have the client get the error that the reply has ended with as Refused."""
+        """Have the client get the error that the reply has ended with as ErrorReply."""
         self.ended = self.ended.get_loop().create_future()
         self._reply.pass_on()
         self._reply.ended.add_done_callback(self._follow)

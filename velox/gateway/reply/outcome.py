@@ -1,9 +1,9 @@
 """What came of an attempt: values that the exchange decides about, in one place (Exchange._after).
 
-    Whole          the client has the whole reply
-    Refused        an error came, and the client has seen no byte: it is passed on, or another attempt follows
-    Broken         there is no reply, or not all of one
-    Unsayable      nothing was sent: the API of this upstream can't say the request
+    Complete       the client has the complete reply
+    ErrorReply     an error came, and the client has seen no byte of it: it is passed on, or another attempt follows
+    Failed         there is no reply, or only a part of one
+    Unsupported    nothing was sent: the API of this upstream has no way to express the request
     LocalAnswer    no upstream is asked: prepared.py
 
 Knows: these values. Does not know: what follows one.
@@ -17,20 +17,20 @@ from velox.errors import VeloxError
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 
-__all__ = ["WHOLE", "Broken", "Refused", "Unsayable", "Whole"]
+__all__ = ["COMPLETE", "Complete", "ErrorReply", "Failed", "Unsupported"]
 
 
-class Whole:
-    """The client has all of the reply."""
+class Complete:
+    """The client has the complete reply."""
 
     __slots__ = ()
 
 
-WHOLE: Final = Whole()
+COMPLETE: Final = Complete()
 
 
-class Refused:
-    """An error that the client has seen nothing of. Its attempt is open until the exchange has decided.
+class ErrorReply:
+    """An error of which the client has seen no byte. Its attempt is open until the exchange has decided.
 
     head: of the error; where it stood inside a reply of another status, the one that it would have had. body: the
     whole error; None: its status alone tells what follows, it is too long for an error, or has not come whole in time.
@@ -54,8 +54,8 @@ class Refused:
         return f"the upstream answered with {self.head.status}{where}"
 
 
-class Broken:
-    """No whole reply. failure: an UpstreamFailure, or why the attempt was ended from outside; without a traceback."""
+class Failed:
+    """No complete reply. failure: an UpstreamFailure, or why it was ended from outside; without a traceback."""
 
     __slots__ = ("failure",)
 
@@ -63,8 +63,8 @@ class Broken:
         self.failure: Final = failure
 
 
-class Unsayable:
-    """The API of the upstream has no way to say the request. error: says what, in the words of the client's API."""
+class Unsupported:
+    """The API of the upstream has no way to express the request. error: names what, in terms of the client's API."""
 
     __slots__ = ("error",)
 

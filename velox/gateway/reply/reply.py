@@ -43,7 +43,7 @@ from velox.gateway.reply.headers import (
     ReplyFields,
     client_id,
 )
-from velox.gateway.reply.outcome import WHOLE, Broken, Refused, Whole
+from velox.gateway.reply.outcome import COMPLETE, Complete, ErrorReply, Failed
 from velox.heads import NO_BODY_STATUSES, Headers, ReplyHead, RequestHead
 from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
@@ -57,7 +57,7 @@ from velox.types import Answers, Dialect
 __all__ = ["AnsweringAttempt", "ExpectedReply", "Reply", "ReplyEnd"]
 
 # How a reply ends.
-ReplyEnd: TypeAlias = Whole | Refused | Broken
+ReplyEnd: TypeAlias = Complete | ErrorReply | Failed
 
 _OK: Final = 200
 # The attribute of an enumeration takes 50 ns.
@@ -137,8 +137,8 @@ class ExpectedReply:
 _ANY_REPLY: Final = ExpectedReply()
 
 
-class _Refused:
-    """A reply that has ended as Refused. head, data, end: what is held back; no head: a filter holds it.
+class _HeldError:
+    """A reply that has ended as ErrorReply. head, data, end: what is held back; no head: a filter holds it.
 
     later: what has come since. failure: what has broken it since.
     """
@@ -166,7 +166,7 @@ class _CatchingUp:
 class Reply:
     """One reply, and the sink of each attempt at it. `ended` resolves with how that ended.
 
-    An error that the client has seen nothing of ends it as Refused: then either pass_on() has the client get it, and
+    An error that the client has seen nothing of ends it as ErrorReply: then either pass_on() has the client get it, and
     there is another end, or the attempt is given up with detach().
 
     filters: of the request; those of the reply's head are added to them. rates: what the client learns of its limits.
@@ -189,7 +189,7 @@ class Reply:
         *("_needs_first", "_rates", "_request"),
         *("_request_id", "_stream", "_told", "_until_close"),
         *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "ended", "first_byte_ns"),
-        "_refused",
+        "_held_error",
         *("is_sse", "last_s", "relay_ns", "started", "status"),
     )
 
@@ -217,7 +217,7 @@ class Reply:
         self._expected: Final = expected
         self._gate: EarlyErrorGate | None = None  # while it holds the head back
         self._early: tuple[ReplyHead, bytes] | None = None  # a head, and what came of the body, until more tells
-        self._refused: _Refused | None = None  # from an end as Refused until that is decided
+        self._held_error: _HeldError | None = None  # from an end as ErrorReply until that is decided
         self._may_hold = True  # the head may wait for the first event
         self._has_first = False  # the first bytes have come; the listener hears of it when they have gone to the client
         self._told = NO_ATTEMPTS
@@ -272,7 +272,7 @@ class Reply:
         """End an attempt; what is left of its stream is cancelled."""
         self._listener = None  # it leads back to the exchange: a cycle, which would hold the request's body
         self._needs_first = self._has_first = False
-        self._early = self._refused = None
+        self._early = self._held_error = None
         if self._catching_up is not None:
             self._catching_up.task.cancel()
             self._catching_up = None
@@ -311,7 +311,7 @@ class Reply:
     def is_whole(self) -> bool:
         """True when the upstream has given all of it."""
         ended = self.ended
-        return ended.done() and not ended.cancelled() and ended.exception() is None and ended.result() is WHOLE
+        return ended.done() and not ended.cancelled() and ended.exception() is None and ended.result() is COMPLETE
 
     # -- ReplySink --------------------------------------------------------------------------------
 
@@ -322,8 +322,8 @@ class Reply:
             # hold it up, nor the end of this exchange cancel what is another's.
             self._stream = None
         if self.ended.done():
-            if self._refused is not None:
-                self._refused.later.append((data, end))
+            if self._held_error is not None:
+                self._held_error.later.append((data, end))
             elif end and self._leaving is not None:
                 self._leaving.cancel()
                 self._leaving = None
@@ -354,7 +354,7 @@ class Reply:
         else:
             self._write_body(data, end and not is_cut)
             if end and not is_cut and not self.ended.done():
-                self.ended.set_result(WHOLE)
+                self.ended.set_result(COMPLETE)
         if self._has_first and self.started:
             self._tell_first(self.last_s)
             self._pass_chunks()
@@ -375,26 +375,26 @@ class Reply:
     def on_failure(self, failure: VeloxError) -> None:
         """The reply will not become whole. No effect on one that is."""
         self._write_chunk = None
-        refused, early = self._refused, self._early
-        if refused is not None:
-            refused.failure = refused.failure or untraced(failure)
+        held, early = self._held_error, self._early
+        if held is not None:
+            held.failure = held.failure or untraced(failure)
         elif early is None or early[0].status < _ERRORS_FROM or not isinstance(failure, UpstreamFailure):
-            self._end(Broken(untraced(failure)))
+            self._end(Failed(untraced(failure)))
         elif not self.ended.done():
             self._early = None  # what has come of the error is the client's, if nobody else is asked
-            self._refused = _Refused(*early, end=False)
-            self._refused.failure = untraced(failure)
-            self._end(Refused(early[0], None, failure=failure))
+            self._held_error = _HeldError(*early, end=False)
+            self._held_error.failure = untraced(failure)
+            self._end(ErrorReply(early[0], None, failure=failure))
 
     def pass_on(self) -> None:
-        """Have the client get the error that this has ended with as Refused, and what came since."""
-        refused, self._refused = self._refused, None
-        assert refused is not None, "asked for after an end as Refused"
+        """Have the client get the error that this has ended with as ErrorReply, and what came since."""
+        held, self._held_error = self._held_error, None
+        assert held is not None, "asked for after an end as ErrorReply"
         self.ended = self._loop.create_future()
         if not self._client.is_write_paused:
             self._resume_stream()
-        if refused.head is not None:
-            self._on_head(refused.head, refused.data, refused.end, was_refused=True)
+        if held.head is not None:
+            self._on_head(held.head, held.data, held.end, was_refused=True)
         elif self._chain is not None:
             try:
                 data = self._chain.go_on()
@@ -402,10 +402,10 @@ class Reply:
                 self.on_failure(broken)
                 return
             self._pass_on(self._chain, data, False)
-        for data, end in refused.later:
+        for data, end in held.later:
             self.on_reply(None, data, end)
-        if refused.failure is not None:
-            self.on_failure(refused.failure)
+        if held.failure is not None:
+            self.on_failure(held.failure)
 
     # -- the client's side --------------------------------------------------------------------------
 
@@ -422,7 +422,7 @@ class Reply:
         self._resume_stream()
 
     def _resume_stream(self) -> None:
-        if self._stream is not None and not self.is_behind and self._refused is None:
+        if self._stream is not None and not self.is_behind and self._held_error is None:
             self._stream.resume()
 
     def release_head(self) -> None:
@@ -451,7 +451,7 @@ class Reply:
         except UpstreamFailure as failure:
             self.on_failure(failure)
         else:
-            self._end(WHOLE)
+            self._end(COMPLETE)
 
     def drain(self, client: Client) -> None:
         """Go on without the client that has left, for what the filters learn. client: takes what is passed on."""
@@ -520,12 +520,14 @@ class Reply:
         if not self.ended.done():
             self.ended.set_result(how)
 
-    def _refuse(self, refused: Refused, head: ReplyHead | None = None, data: bytes = b"", *, end: bool = False) -> None:
+    def _hold_error(
+        self, error: ErrorReply, head: ReplyHead | None = None, data: bytes = b"", *, end: bool = False
+    ) -> None:
         """Wait for what the exchange decides about an error. head, data, end: what is held back of it here."""
-        self._refused = _Refused(head, data, end=end)
+        self._held_error = _HeldError(head, data, end=end)
         if self._stream is not None:
             self._stream.pause()
-        self._end(refused)
+        self._end(error)
 
     @property
     def _is_between(self) -> bool:
@@ -544,7 +546,7 @@ class Reply:
         status = shape.status
         if 300 <= status < 400 and status != 304:
             message = f"the upstream answered with a redirect ({status}); Velox follows none"
-            self._end(Broken(UpstreamFailure(Reason.UPSTREAM_REDIRECT, message)))
+            self._end(Failed(UpstreamFailure(Reason.UPSTREAM_REDIRECT, message)))
             return
         filters, translation = self._filters, None
         if listener is not None:
@@ -553,7 +555,7 @@ class Reply:
                 if is_read and not end and len(data) <= ERROR_BYTES and self._may_hold:
                     self._early = (head, data)  # what it says tells what follows
                     return
-                self._refuse(Refused(head, data if is_read and end else None), head, data, end=end)
+                self._hold_error(ErrorReply(head, data if is_read and end else None), head, data, end=end)
                 return
             translation = listener.translation
             if translation is not None:
@@ -628,7 +630,7 @@ class Reply:
         else:
             is_whole = self._write_head(status, self._headers(passed, head, began_ns), length, data, end) and end
         if is_whole and not self.ended.done():
-            self.ended.set_result(WHOLE)
+            self.ended.set_result(COMPLETE)
         if self.started:
             self.relay_ns = self.first_byte_ns - began_ns
             if self._has_first:
@@ -675,7 +677,7 @@ class Reply:
     def _has_bad_head(self) -> bool:
         """Fail: a field has CR, LF or NUL, which a parser let through."""
         self._watch = None
-        self._end(Broken(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply has a bad header")))
+        self._end(Failed(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply has a bad header")))
         return False
 
     def _has_begun(self, status: int, length: int | None, data: bytes) -> None:
@@ -710,11 +712,11 @@ class Reply:
         self._pass_on(chain, data, end)
 
     def _ends_in_inner_error(self, chain: FilterChain) -> bool:
-        """End as Refused if an error has been found inside a reply of another status."""
+        """End as ErrorReply if an error has been found inside a reply of another status."""
         pending = chain.pending_error
         if pending is None:
             return False
-        self._refuse(Refused(pending.head, pending.body, inside=True))
+        self._hold_error(ErrorReply(pending.head, pending.body, inside=True))
         return True
 
     async def _catch_up(self, chain: FilterChain, waiting: deque[tuple[bytes, bool]], end: bool) -> None:
@@ -781,7 +783,7 @@ class Reply:
                 if not chain.is_behind:
                     self._let_go(chain)
         if end:
-            self._end(WHOLE)
+            self._end(COMPLETE)
 
     def _let_go(self, chain: FilterChain) -> None:
         """Pass chunks on as they come where nobody reads them from here on: some filters are there for a head alone."""

@@ -37,9 +37,9 @@ from velox.gateway.access.plan import RequestPlan
 from velox.gateway.answers.answers import Answers, Room, is_of_answer, names_own, unknown_object
 from velox.gateway.auth import seal_upload
 from velox.gateway.cluster.capacity import Claim
-from velox.gateway.cluster.group import UNSAYABLE, Attempt, AttemptHost, Group, RetryDecision
+from velox.gateway.cluster.group import UNSUPPORTED, Attempt, AttemptHost, Group, RetryDecision
 from velox.gateway.cluster.hedging import HedgedAttempts, hedged
-from velox.gateway.cluster.retries import Hidden, RetryPolicy
+from velox.gateway.cluster.retries import EarlierFailure, RetryPolicy
 from velox.gateway.cluster.routing import ResolvedRoute, RouteCursor, Routing
 from velox.gateway.cpu_work import TranslationThread, in_turn, in_turns
 from velox.gateway.limits.billed_units import BY_UNITS, AskedUnits, asked_units
@@ -53,7 +53,7 @@ from velox.gateway.limits.usage_drain import UsageDrain
 from velox.gateway.reply.addresses import AddressFilter
 from velox.gateway.reply.filters import ReplyFilter, insert_in_order
 from velox.gateway.reply.headers import AttemptFields, HeaderRuleFilter, RateHeaders
-from velox.gateway.reply.outcome import Broken, Refused, Unsayable, Whole
+from velox.gateway.reply.outcome import Complete, ErrorReply, Failed, Unsupported
 from velox.gateway.reply.reply import Reply
 from velox.gateway.reply.respond import crash
 from velox.gateway.request.batch_lines import check_lines
@@ -530,7 +530,7 @@ class Exchange(AttemptHost):
                     attempting = hedged(self, self.cursor, self.gateway.parts.retry_rules, route.parts.hedging, attempt)
                 self._attempting = attempting
                 outcome = await attempting.send(self, reply)
-                while not isinstance(outcome, Whole):
+                while not isinstance(outcome, Complete):
                     if isinstance(outcome, LocalAnswer):
                         self._send_local_answer(outcome)
                         break
@@ -572,21 +572,21 @@ class Exchange(AttemptHost):
             self.reply.bytes_out = drain.n_before  # what the client has had of it
 
     def _after(
-        self, attempting: Attempt | HedgedAttempts, outcome: Refused | Broken | Unsayable, reply: Reply
+        self, attempting: Attempt | HedgedAttempts, outcome: ErrorReply | Failed | Unsupported, reply: Reply
     ) -> RetryDecision | None:
         """Decide what follows an attempt that has brought no good reply; None: the client gets its error.
 
         Raises VeloxError where nothing follows, and there is nothing to pass on.
         """
         attempt = attempting if isinstance(attempting, Attempt) else attempting.last
-        if isinstance(outcome, Unsayable):
-            return self._after_unsayable(attempt, outcome.error)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, Unsupported):
+            return self._after_unsupported(attempt, outcome.error)
+        if isinstance(outcome, ErrorReply):
             decision = self._after_error(attempt, outcome)
-            if decision is None or (isinstance(decision, Hidden) and self.failed_before is None):
+            if decision is None or (isinstance(decision, EarlierFailure) and self.failed_before is None):
                 return None
             failure = attempting.give_up(outcome, reply)
-            if isinstance(decision, Hidden):
+            if isinstance(decision, EarlierFailure):
                 assert self.failed_before is not None, "see above"
                 self.tried += (f"{attempt.member.name}={failure.status}",)
                 raise _first_of(
@@ -604,34 +604,34 @@ class Exchange(AttemptHost):
         self.attempt_failed(attempt.member.name, failure)
         return decision
 
-    def _after_error(self, attempt: Attempt, refused: Refused) -> RetryDecision | Hidden | None:
+    def _after_error(self, attempt: Attempt, error_reply: ErrorReply) -> RetryDecision | EarlierFailure | None:
         """Decide about an error that the client has seen nothing of."""
         policy, now_s = self._retry_policy(), self.loop.time()
-        decision = policy.after_status(refused.head, attempt, now_s)
-        if decision is not None or (refused.body is None and refused.failure is None):
+        decision = policy.after_status(error_reply.head, attempt, now_s)
+        if decision is not None or (error_reply.body is None and error_reply.failure is None):
             return decision
         is_sealed = self._is_sealed(attempt)
-        if not policy.reads_error(refused.head, is_sealed=is_sealed):
+        if not policy.reads_error(error_reply.head, is_sealed=is_sealed):
             return None
-        if refused.body is None:
-            assert refused.failure is not None, "see above"
-            return policy.after_failure(refused.failure, attempt, now_s)
-        found = policy.after_error(refused.head, refused.body, attempt, now_s, is_sealed=is_sealed)
+        if error_reply.body is None:
+            assert error_reply.failure is not None, "see above"
+            return policy.after_failure(error_reply.failure, attempt, now_s)
+        found = policy.after_error(error_reply.head, error_reply.body, attempt, now_s, is_sealed=is_sealed)
         if isinstance(found, RetryDecision) and found.is_unsealed:
             adapter, client_api = attempt.member.adapter, self.plan.client_api
             if adapter is not None and client_api is not None and self.body:
                 adapter.note_refused(self.body, client_api)
         return found
 
-    def _after_unsayable(self, attempt: Attempt, error: VeloxError) -> RetryDecision:
-        """Return what comes after a member whose API can't say the request. Raises VeloxError: nobody, or it may not.
+    def _after_unsupported(self, attempt: Attempt, error: VeloxError) -> RetryDecision:
+        """Return what follows a member whose API can't express the request. Raises VeloxError where nothing does.
 
-        If none can say it, the client hears why the first can't. If one that can has failed before, it hears of that
-        failure, which may pass: the request was right.
+        If no member can, the client gets the first one's reason. If one that can has failed before, it gets that
+        failure, which may be temporary: the request was valid.
         """
         before = self.failed_before
-        was_unsayable = before is None or before.reason in UNSAYABLE
-        decision = self._retry_policy().after_no_way(attempt, self.loop.time(), allow_unhealthy=was_unsayable)
+        was_unsupported = before is None or before.reason in UNSUPPORTED
+        decision = self._retry_policy().after_unsupported(attempt, self.loop.time(), allow_unhealthy=was_unsupported)
         if before is None:
             if decision is None:
                 raise error
@@ -640,7 +640,7 @@ class Exchange(AttemptHost):
         if decision is not None:
             return decision
         assert before is not None, "it is raised above"
-        if was_unsayable:
+        if was_unsupported:
             raise before
         raise _first_of(before, f"the fallback {attempt.member.name} can't take the request: {error.message}")
 

@@ -33,7 +33,7 @@ from velox.gateway.reply.headers import (
     changed,
     client_id,
 )
-from velox.gateway.reply.outcome import WHOLE, Broken
+from velox.gateway.reply.outcome import COMPLETE, Failed
 from velox.gateway.reply.reply import Reply
 from velox.gateway.request.exchange import Exchange
 from velox.gateway.request.parts import GatewayLimits
@@ -265,7 +265,7 @@ class TunnelReply(Reply):
         self.bytes_in, self.bytes_out = self.tunnel.client.n_bytes, self.tunnel.upstream.n_bytes
         self.close_code = self.tunnel.close_code
         self._tunnels.ended(self.tunnel)
-        self._end(WHOLE if error is None else Broken(error))
+        self._end(COMPLETE if error is None else Failed(error))
 
 
 def _without_extensions(head: RequestHead) -> RequestHead:

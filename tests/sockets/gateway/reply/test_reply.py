@@ -18,7 +18,7 @@ from velox.errors import Reason
 from velox.gateway.access.endpoints import Routes
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.headers import NO_ATTEMPTS, ReplyFields
-from velox.gateway.reply.outcome import Broken, Refused, Whole
+from velox.gateway.reply.outcome import Complete, ErrorReply, Failed
 from velox.gateway.reply.reply import AnsweringAttempt, ExpectedReply, Reply
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
@@ -144,7 +144,7 @@ def test_refused_head_leaves_nothing_for_the_client() -> None:
         reply.attach(stream)
         reply.on_reply(head(503, (b"x-which", b"first")), b"busy", False)
         refused = await reply.ended
-        assert isinstance(refused, Refused) and (refused.head.status, refused.body) == (503, None)
+        assert isinstance(refused, ErrorReply) and (refused.head.status, refused.body) == (503, None)
         reply.on_reply(None, b"more", False)
         reply.detach()
         assert (client.written, reply.started, stream.n_cancelled) == (b"", False, 1)
@@ -168,7 +168,7 @@ def test_refused_head_that_is_whole_frees_its_connection() -> None:
         reply.on_reply(head(429, length=0), b"", True)
         reply.detach()
         assert stream.n_cancelled == 0
-        assert isinstance(await reply.ended, Refused)
+        assert isinstance(await reply.ended, ErrorReply)
 
     on_a_loop(test)
 
@@ -185,10 +185,10 @@ def test_error_that_is_passed_on_is_whole_whatever_came_meanwhile(status: int, i
         reply.on_reply(None, b"b", False)
         reply.on_reply(None, b"c", True)
         refused = await reply.ended
-        assert isinstance(refused, Refused) and refused.body == (b"abc" if is_read else None)
+        assert isinstance(refused, ErrorReply) and refused.body == (b"abc" if is_read else None)
         assert client.written == b""
         reply.pass_on()
-        assert isinstance(await reply.ended, Whole)
+        assert isinstance(await reply.ended, Complete)
         assert body_of(client) == b"abc" and stream.n_cancelled == 0
 
     on_a_loop(test)
@@ -200,10 +200,10 @@ def test_error_that_is_passed_on_breaks_as_its_upstream_did_meanwhile() -> None:
         reply.on_reply(head(503), b"bu", False)
         failure = UpstreamFailure(Reason.UPSTREAM_RESET, "gone")
         reply.on_failure(failure)
-        assert isinstance(await reply.ended, Refused)
+        assert isinstance(await reply.ended, ErrorReply)
         reply.pass_on()
         broken = await reply.ended
-        assert isinstance(broken, Broken) and broken.failure is failure and reply.started
+        assert isinstance(broken, Failed) and broken.failure is failure and reply.started
 
     on_a_loop(test)
 
@@ -219,10 +219,10 @@ def test_error_that_is_cut_while_it_is_read_is_passed_on_as_far_as_it_came(statu
         failure = UpstreamFailure(Reason.UPSTREAM_RESET, "gone")
         reply.on_failure(failure)
         refused = await reply.ended
-        assert isinstance(refused, Refused) and (refused.body, refused.failure) == (None, failure)
+        assert isinstance(refused, ErrorReply) and (refused.body, refused.failure) == (None, failure)
         reply.pass_on()
         broken = await reply.ended
-        assert isinstance(broken, Broken) and broken.failure is failure
+        assert isinstance(broken, Failed) and broken.failure is failure
         assert reply.started and body_of(client) == b"half"
 
     on_a_loop(test)
@@ -236,7 +236,7 @@ def test_error_is_passed_on_no_faster_than_its_client_reads() -> None:
         reply.attach(stream)
         client.is_write_paused = True
         reply.on_reply(head(503), b"a", False)
-        assert isinstance(await reply.ended, Refused) and stream.is_paused
+        assert isinstance(await reply.ended, ErrorReply) and stream.is_paused
         reply.pass_on()
         assert stream.is_paused
         reply.resume()
@@ -252,7 +252,7 @@ def test_error_too_long_to_be_one_is_passed_on_unread() -> None:
         assert not reply.ended.done()
         reply.on_reply(None, b"x" * 65_000, False)
         refused = await reply.ended
-        assert isinstance(refused, Refused) and refused.body is None
+        assert isinstance(refused, ErrorReply) and refused.body is None
         reply.pass_on()
         assert reply.started and body_of(client) == b"x" * 130_000
 
