@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.dialects.as_sent.foreign_history import RefusedReasoning, has_sealed, without_foreign, without_sealed
+from velox.dialects.as_sent.foreign_history import (
+    RefusedReasoning,
+    has_encrypted_reasoning,
+    without_encrypted_reasoning,
+    without_foreign,
+)
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Answer, Block, ClientCall, Signature, Stop, StopReason, ToolUse
 from velox.dialects.canonical.signatures import tagged, tagged_base64
@@ -360,17 +365,17 @@ def test_nothing_that_only_its_maker_can_read_is_left_and_all_else_is(client_api
     history = [turns[n % len(turns)] for n in picks]
     body = json.dumps({name: history, "model": "m"}).encode()
 
-    left = bytes(without_sealed(body, client_api))
+    left = bytes(without_encrypted_reasoning(body, client_api))
 
     assert SEALED.encode() not in left and left.count(b"said") == body.count(b"said")
     assert (left == body) is (SEALED.encode() not in body)
-    assert has_sealed(body, client_api) or left == body
+    assert has_encrypted_reasoning(body, client_api) or left == body
 
 
 def test_compacted_conversation_is_never_left_out() -> None:
     """Nothing else is left of what was said."""
     body = b'{"input":[{"type":"compaction","encrypted_content":"x"},{"role":"user","content":"a"}]}'
-    assert without_sealed(body, ApiKind.RESPONSES) is body
+    assert without_encrypted_reasoning(body, ApiKind.RESPONSES) is body
 
 
 @given(st.sampled_from(sorted(TURNS)), st.lists(st.integers(0, 3), max_size=8))
@@ -385,7 +390,7 @@ def test_refused_reasoning_is_left_out_of_later_turns_and_no_other(client_api: A
 
     refused.add(body, client_api)
 
-    assert refused.left_out(body, client_api) == without_sealed(body, client_api)
+    assert refused.left_out(body, client_api) == without_encrypted_reasoning(body, client_api)
     assert refused.left_out(newer, client_api) is newer
 
 

@@ -10,9 +10,9 @@ For bodies in the provider's own API, which go up as the client sent them: a con
 when the client changes the model, or by a fallback, and a provider answers 400 to signatures that are not its own. All
 but these places stays as it is, byte for byte; a body without them is not even decoded.
 
-`without_sealed` leaves out all of it, whoever made it: for a provider that has refused a request because of it; and
-RefusedReasoning what it has refused before. Keys of
-two organisations, or two resources of Azure, don't read each other's; nor do servers of the same API
+`without_encrypted_reasoning` leaves out all of it, whoever made it: for a provider that has refused a request for
+it; and RefusedReasoning what it has refused before. Keys of two organisations, or two resources of Azure, can't read
+each other's; nor can servers of the same API
 (BerriAI/litellm#27702, higress-group/higress#3197).
 
 Knows: where each API has its history. Does not know: how a request is translated.
@@ -38,7 +38,7 @@ from velox.dialects.responses.sources import SEARCH_CALL
 from velox.memo import Memo
 from velox.types import ApiKind
 
-__all__ = ["RefusedReasoning", "has_sealed", "without_foreign", "without_sealed"]
+__all__ = ["RefusedReasoning", "has_encrypted_reasoning", "without_encrypted_reasoning", "without_foreign"]
 
 _Fields: TypeAlias = dict[str, msgspec.Raw]
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
@@ -58,7 +58,7 @@ _SIGNING: Final = frozenset({"adaptive", "budget", *ALWAYS_THINKING})
 _OWN_ITEM: Final = "rs_vx"
 _OWN_ITEM_BYTES: Final = _OWN_ITEM.encode()
 # How Codex sends reasoning back that nobody signed: without an id, too.
-_UNSEALED: Final = (b'"encrypted_content":null', b'"encrypted_content": null')
+_NOT_ENCRYPTED: Final = (b'"encrypted_content":null', b'"encrypted_content": null')
 _NO_FACTS: Final = ModelFacts()
 # Of one upstream: a long conversation has hundreds.
 _MOST_REFUSED: Final = 8192
@@ -87,17 +87,17 @@ def without_foreign(
     return _changed(body, client_api, _Place(facts, traits), _MARKS.get(client_api, ()))
 
 
-def has_sealed(body: bytes | bytearray, client_api: ApiKind) -> bool:
+def has_encrypted_reasoning(body: bytes | bytearray, client_api: ApiKind) -> bool:
     """Return True if a client's body may have reasoning that only its maker can read."""
-    return any(body.find(mark) >= 0 for mark in _SEALS.get(client_api, ()))
+    return any(body.find(mark) >= 0 for mark in _ENCRYPTED_MARKS.get(client_api, ()))
 
 
-def without_sealed(body: bytes | bytearray, client_api: ApiKind) -> bytes | bytearray:
+def without_encrypted_reasoning(body: bytes | bytearray, client_api: ApiKind) -> bytes | bytearray:
     """Return a client's body without any reasoning that only its maker can read; the same if it has none.
 
     A compacted conversation stays: without it nothing would be left of what was said.
     """
-    return _changed(body, client_api, _Place(_NO_FACTS, USUAL, _refuses_all), _SEALS.get(client_api, ()))
+    return _changed(body, client_api, _Place(_NO_FACTS, USUAL, _refuses_all), _ENCRYPTED_MARKS.get(client_api, ()))
 
 
 def _refuses_all(_signature: str) -> bool:
@@ -123,13 +123,13 @@ class RefusedReasoning:
 
     def add(self, body: bytes | bytearray, client_api: ApiKind) -> None:
         """Note all signatures of a client's body: its upstream has refused it because of them."""
-        _changed(body, client_api, _Place(_NO_FACTS, USUAL, self._note), _SEALS.get(client_api, ()))
+        _changed(body, client_api, _Place(_NO_FACTS, USUAL, self._note), _ENCRYPTED_MARKS.get(client_api, ()))
 
     def left_out(self, body: bytes | bytearray, client_api: ApiKind) -> bytes | bytearray:
         """Return a client's body without those that are known; the same if it has none."""
         if not len(self._known):
             return body  # nearly always: nothing was ever refused
-        return _changed(body, client_api, _Place(_NO_FACTS, USUAL, self._knows), _SEALS.get(client_api, ()))
+        return _changed(body, client_api, _Place(_NO_FACTS, USUAL, self._knows), _ENCRYPTED_MARKS.get(client_api, ()))
 
     def _note(self, signature: str) -> bool:
         if signature:
@@ -185,7 +185,7 @@ def _change_messages(fields: _Fields, place: _Place) -> bool:
     is_in_loop = False  # since the last thing that the user said, something was left out
     is_signing = place.refuses is not None or place.facts.thinking in _SIGNING
     marks = (
-        _SEALS[ApiKind.MESSAGES]
+        _ENCRYPTED_MARKS[ApiKind.MESSAGES]
         if place.refuses is not None
         else (_TAG, _OWN_SEARCH, *_UNSIGNED)
         if is_signing
@@ -254,8 +254,8 @@ def _change_responses(fields: _Fields, place: _Place) -> bool:
 
 def _own_item(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
     if place.refuses is not None:
-        is_sealed = bytes(raw).find(_ENCRYPTED) >= 0 and _type_of(raw) == "reasoning"
-        value = _text(_FIELDS.decode(raw), "encrypted_content") if is_sealed else ""
+        has_encrypted_reasoning = bytes(raw).find(_ENCRYPTED) >= 0 and _type_of(raw) == "reasoning"
+        value = _text(_FIELDS.decode(raw), "encrypted_content") if has_encrypted_reasoning else ""
         return None if value and place.refuses(value) else raw
     if all(bytes(raw).find(mark) < 0 for mark in _MARKS[ApiKind.RESPONSES]):
         return raw
@@ -287,7 +287,7 @@ def _change_generate(fields: _Fields, place: _Place) -> bool:
         fields["generateContentRequest"] = _raw(inner)
         return is_changed
 
-    marks = (_TAG_BASE64,) if place.refuses is None else _SEALS[ApiKind.GENERATE]
+    marks = (_TAG_BASE64,) if place.refuses is None else _ENCRYPTED_MARKS[ApiKind.GENERATE]
 
     def changed(raw: msgspec.Raw) -> msgspec.Raw | None:
         if all(bytes(raw).find(mark) < 0 for mark in marks):
@@ -390,7 +390,7 @@ _CHANGES: Final[Mapping[ApiKind, Callable[[_Fields, _Place], bool]]] = {
     ApiKind.COUNT_RESPONSES: _change_responses,
     ApiKind.COMPACT: _change_responses,
 }
-_OF_RESPONSES: Final = (_TAG, _OWN_ITEM_BYTES, OWN_SEARCH_ITEM.encode(), *_UNSEALED)
+_OF_RESPONSES: Final = (_TAG, _OWN_ITEM_BYTES, OWN_SEARCH_ITEM.encode(), *_NOT_ENCRYPTED)
 _MARKS: Final[Mapping[ApiKind, tuple[bytes, ...]]] = {
     ApiKind.CHAT: (_THOUGHT, _TEXT, _DETAILS),
     **dict.fromkeys((ApiKind.GENERATE, ApiKind.COUNT_GENERATE), (_TAG_BASE64,)),
@@ -398,7 +398,7 @@ _MARKS: Final[Mapping[ApiKind, tuple[bytes, ...]]] = {
     **dict.fromkeys((ApiKind.RESPONSES, ApiKind.COUNT_RESPONSES, ApiKind.COMPACT), _OF_RESPONSES),
 }
 # What stands in a body that has any of it.
-_SEALS: Final[Mapping[ApiKind, tuple[bytes, ...]]] = {
+_ENCRYPTED_MARKS: Final[Mapping[ApiKind, tuple[bytes, ...]]] = {
     ApiKind.CHAT: (_THOUGHT, _DETAILS),
     **dict.fromkeys((ApiKind.GENERATE, ApiKind.COUNT_GENERATE), (b'"thoughtSignature"', b'"thought_signature"')),
     **dict.fromkeys((ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES), (b'"thinking"', b'"redacted_thinking"')),

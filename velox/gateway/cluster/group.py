@@ -382,15 +382,15 @@ class AttemptHost(RequestContext):
 class RetryDecision:
     """One more attempt. attempt: it has begun, unless there is a wait before it.
 
-    renewal: what to wait for, in place of a time, but no longer than wait_s; None: nothing. is_unsealed: without the
-    reasoning in the request that only its maker can read.
+    renewal: what to wait for, in place of a time, but no longer than wait_s; None: nothing. drops_reasoning: the
+    request is sent without encrypted reasoning, which only its maker can read.
     """
 
     attempt: Attempt
     wait_s: float
     cause: Retry
     renewal: asyncio.Future[None] | None = None
-    is_unsealed: bool = False
+    drops_reasoning: bool = False
 
     def give_up(self, now_s: float) -> None:
         """It will not be made: another request may be the probe that this one would have been."""

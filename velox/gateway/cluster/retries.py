@@ -97,12 +97,12 @@ class RetryPolicy:
     """The retries of one request; made when its first attempt did not bring a reply.
 
     deadline_s: of the client; no attempt begins after it. on_denied: called when something forbids a retry that could
-    have been made. has_unsealed: the request goes on without the reasoning that only its maker can read.
+    have been made. has_dropped_reasoning: an attempt was sent without encrypted reasoning.
     """
 
     __slots__ = (
         *("_budget", "_cursor", "_deadline_s", "_has_renewed", "_n_counted", "_n_free", "_n_stale", "_on_denied"),
-        *("_failed", "_most", "has_unsealed", "_rules", "_terms"),
+        *("_failed", "_most", "has_dropped_reasoning", "_rules", "_terms"),
     )
 
     def __init__(
@@ -125,7 +125,7 @@ class RetryPolicy:
         self._n_stale = 0
         self._n_counted = 0
         self._has_renewed = False
-        self.has_unsealed = False
+        self.has_dropped_reasoning = False
         self._failed: tuple[str, ModelName] | None = None  # of the first one that failed in a way that may pass
 
     def after_failure(self, failure: UpstreamFailure, attempt: Attempt, now_s: float) -> RetryDecision | None:
@@ -166,33 +166,39 @@ class RetryPolicy:
         again = self._with_other_key(attempt, now_s)
         return again or self._counted(Retry.RATE_LIMITED, attempt, head.headers, now_s, head.status)
 
-    def reads_error(self, head: ReplyHead, *, is_sealed: bool) -> bool:
+    def reads_error(self, head: ReplyHead, *, is_encrypted: bool) -> bool:
         """Say whether what an error says may lead elsewhere, where its status did not: then after_error() is asked.
 
-        is_sealed: the request has reasoning that only its maker can read.
+        is_encrypted: the request has reasoning that only its maker can read.
         """
         if head.status == 404:
             return self._cursor.has_others
         has_others = bool(self._cursor.parts.for_refusals) or self._cursor.has_others
-        return head.status in REFUSING and (has_others or (is_sealed and not self.has_unsealed))
+        return head.status in REFUSING and (has_others or (is_encrypted and not self.has_dropped_reasoning))
 
     def after_error(
-        self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float, *, is_sealed: bool
+        self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float, *, is_encrypted: bool
     ) -> RetryDecision | EarlierFailure | None:
         """Decide when an error has been read, before the client sees it; None: it is passed on.
 
-        Who does not have the model, or can't take the request with it, did no work, and is not asked again. is_sealed:
-        as for reads_error().
+        Who does not have the model, or can't take the request with it, did no work, and is not asked again.
+        is_encrypted: as for reads_error().
         """
         is_late, plain = now_s >= self._deadline_s, plain_body(head.headers, body)
         is_model = head.status == 404
         if is_model and not names_no_model(plain):
             return None
-        if not is_model and is_sealed and not self.has_unsealed and refuses_reasoning(plain) and not is_late:
-            self.has_unsealed = True
+        if (
+            not is_model
+            and is_encrypted
+            and not self.has_dropped_reasoning
+            and refuses_reasoning(plain)
+            and not is_late
+        ):
+            self.has_dropped_reasoning = True
             again = Attempt(attempt.group, attempt.n, attempt.key)
             again.begin(now_s)
-            return RetryDecision(again, 0.0, Retry.STATUS, is_unsealed=True)
+            return RetryDecision(again, 0.0, Retry.STATUS, drops_reasoning=True)
         self._cursor.tried(attempt)
         refusal = None if is_model else refusal_of(plain)
         if refusal is not None:

@@ -610,14 +610,14 @@ class Exchange(AttemptHost):
         decision = policy.after_status(error_reply.head, attempt, now_s)
         if decision is not None or (error_reply.body is None and error_reply.failure is None):
             return decision
-        is_sealed = self._is_sealed(attempt)
-        if not policy.reads_error(error_reply.head, is_sealed=is_sealed):
+        is_encrypted = self._has_encrypted_reasoning(attempt)
+        if not policy.reads_error(error_reply.head, is_encrypted=is_encrypted):
             return None
         if error_reply.body is None:
             assert error_reply.failure is not None, "see above"
             return policy.after_failure(error_reply.failure, attempt, now_s)
-        found = policy.after_error(error_reply.head, error_reply.body, attempt, now_s, is_sealed=is_sealed)
-        if isinstance(found, RetryDecision) and found.is_unsealed:
+        found = policy.after_error(error_reply.head, error_reply.body, attempt, now_s, is_encrypted=is_encrypted)
+        if isinstance(found, RetryDecision) and found.drops_reasoning:
             adapter, client_api = attempt.member.adapter, self.plan.client_api
             if adapter is not None and client_api is not None and self.body:
                 adapter.note_refused(self.body, client_api)
@@ -985,8 +985,8 @@ class Exchange(AttemptHost):
             if client_api is not None:
                 call = adapter.target_call(client_api, model, stream=fields.stream, query=self.head.shape.query)
                 if call is not None:
-                    if self._retries is not None and self._retries.has_unsealed and self.body:
-                        self.body = adapter.without_sealed(self.body, client_api)
+                    if self._retries is not None and self._retries.has_dropped_reasoning and self.body:
+                        self.body = adapter.without_encrypted_reasoning(self.body, client_api)
                     request = self._client_request(client_api, model, attempt, on_tokens)
                     if on_translated is not None:
                         request = request._replace(on_translated=on_translated)
@@ -1083,14 +1083,14 @@ class Exchange(AttemptHost):
         self.recorder.overhead[Phase.CONNECT].observe(time.monotonic_ns() - began_ns)
         return connection
 
-    def _is_sealed(self, attempt: Attempt) -> bool:
-        """Say whether the request has reasoning that only its maker can read."""
+    def _has_encrypted_reasoning(self, attempt: Attempt) -> bool:
+        """Return True if the request may have reasoning that only its maker can read."""
         adapter, client_api, body = attempt.member.adapter, self.plan.client_api, self.body
         return (
             adapter is not None
             and client_api is not None
             and bool(body)
-            and adapter.has_sealed(body or b"", client_api)
+            and adapter.has_encrypted_reasoning(body or b"", client_api)
         )
 
     def goes_on_with(self, attempt: Attempt) -> None:

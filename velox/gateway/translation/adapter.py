@@ -25,7 +25,12 @@ from velox.dialects.as_sent.claude_wrapper import (
     without_billing,
     without_scopes,
 )
-from velox.dialects.as_sent.foreign_history import RefusedReasoning, has_sealed, without_foreign, without_sealed
+from velox.dialects.as_sent.foreign_history import (
+    RefusedReasoning,
+    has_encrypted_reasoning,
+    without_encrypted_reasoning,
+    without_foreign,
+)
 from velox.dialects.as_sent.known_values import with_known_values
 from velox.dialects.as_sent.tool_schemas import with_fitted_schemas
 from velox.dialects.as_sent.types_taken import takes_types
@@ -149,13 +154,13 @@ class ProviderAdapter:
         """True where the provider itself takes the WebSocket of Responses."""
         return self._row.sockets
 
-    def has_sealed(self, body: bytes | bytearray, client_api: ApiKind) -> bool:
+    def has_encrypted_reasoning(self, body: bytes | bytearray, client_api: ApiKind) -> bool:
         """Return True if a client's body may have reasoning that only its maker can read."""
-        return has_sealed(body, client_api)
+        return has_encrypted_reasoning(body, client_api)
 
-    def without_sealed(self, body: bytes | bytearray, client_api: ApiKind) -> bytes | bytearray:
+    def without_encrypted_reasoning(self, body: bytes | bytearray, client_api: ApiKind) -> bytes | bytearray:
         """Return a client's body without it."""
-        return without_sealed(body, client_api)
+        return without_encrypted_reasoning(body, client_api)
 
     def note_refused(self, body: bytes | bytearray, client_api: ApiKind) -> None:
         """Note that the upstream has refused a client's body because of it: later ones go without what it has."""
