@@ -331,7 +331,7 @@ class BudgetGate:
             message += f": {text(spent, bare=True)} of {text(budget.limit)} are spent, "
             message += f"and this request may cost {text(amount)}"
         if window.end_s is None:
-            raise VeloxError(Reason.INSUFFICIENT_QUOTA, f"{message}; it is for ever, and must be raised")
+            raise VeloxError(Reason.INSUFFICIENT_QUOTA, f"{message}; it is never reset: an operator has to raise it")
         reset = datetime.datetime.fromtimestamp(window.end_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         raise VeloxError(
             Reason.INSUFFICIENT_QUOTA,

@@ -367,7 +367,7 @@ def test_budget_for_ever_says_so() -> None:
     house = House(rule(tokens=100, window="total"))
     used(house.hold(), None, 100)
     error = house.refused()
-    assert error.retry_after_s is None and "for ever" in error.message
+    assert error.retry_after_s is None and "never reset" in error.message
 
 
 def test_embeddings_hold_no_answer() -> None:
