@@ -23,7 +23,7 @@ BROKEN := tests/floods tests/h2spec tests/interop tests/storm tests/vectors test
 CLIENTS := tests/clients
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check check-bench test test-core test-guarded test-more test-broken test-all test-clients soak soak-short compiled wheel dist release image release-tools helm-tools manifests engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check check-bench test test-core test-guarded test-more test-broken test-all test-clients soak soak-short compiled wheel dist release image release-tools helm-tools manifests engine-tools schema-tools litellm-tools phoenix-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it (of a real upstream with KEY=yes), keep it running (on a terminal)
 	@VELOX_DEMO_PAYS=$(KEY) $(BIN)/python deploy/demo.py
@@ -64,7 +64,7 @@ GUARDED := $(foreach each,exam test_addresses.py test_budget_replicas.py test_bu
 test-guarded: $(INSTALLED)  ## What must never happen, end to end: about three minutes
 	$(PYTEST) -q -m "not more" $(GUARDED) $(ARGS)
 
-test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools litellm-tools release-tools helm-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
+test-more: $(INSTALLED) fuzz-tools engine-tools phoenix-tools schema-tools litellm-tools release-tools helm-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
 	@tests/install-tools.sh
 	$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)
 
@@ -171,6 +171,17 @@ helm-tools: $(INSTALLED)
 manifests: helm-tools  ## Write deploy/kubernetes/gateway.yaml anew from the chart
 	PYTHONPATH=.helm $(BIN)/python -m deploy.chart --write
 
+# Phoenix, which takes traces, as a process of its own: 850 MB. tests/clients/python/lock.sh ../../interop/phoenix writes the lock.
+.phoenix/installed: tests/interop/phoenix.lock
+	@rm -rf .phoenix
+	@$(BIN)/python -m venv .phoenix
+	@timeout 600 .phoenix/bin/python -m pip --disable-pip-version-check -qq install --no-deps --require-hashes \
+		--only-binary :all: -r $<
+	@touch $@
+
+phoenix-tools: $(INSTALLED)
+	@$(MAKE) -s .phoenix/installed || echo "No Phoenix: no trace is shown by it." >&2
+
 engine-tools: $(INSTALLED)
 	@$(MAKE) -s .engine/installed || echo "No llama.cpp: tests/engine are skipped." >&2
 
@@ -209,4 +220,4 @@ lock:  ## Write the lock files anew from pyproject.toml; needs `uv`
 	deploy/lock.sh
 
 clean:
-	rm -rf .venv .clients .engine .release .helm .schemathesis .litellm .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .clients .engine .phoenix .release .helm .schemathesis .litellm .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
