@@ -363,11 +363,15 @@ def _compile_in_parallel(
     return objects  # type: ignore[no-any-return]
 
 
+# What the Makefile installs beside .venv, as some tests need it.
+_BESIDE: Final = (".engine", ".phoenix", ".release", ".helm", ".schemathesis", ".litellm")
+
+
 def _copy_checkout(folder: Path) -> None:
     """Copy what is not ignored, and what is installed: its files are shared, but for those that name a path."""
     ignored = [line.rstrip("/").rpartition("/")[2] for line in (ROOT / ".gitignore").read_text().splitlines() if line]
     shutil.copytree(ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns(".git", *ignored))
-    for name in (".venv", ".engine", ".phoenix", ".release", ".helm", ".schemathesis", ".litellm", "tests/e2e/node/node_modules"):
+    for name in (".venv", *_BESIDE, "tests/e2e/node/node_modules"):
         if (ROOT / name).exists():
             shutil.copytree(ROOT / name, folder / name, symlinks=True, copy_function=os.link)
     here = str(ROOT).encode()

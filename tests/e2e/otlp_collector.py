@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import http.server
+import ssl
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -24,9 +25,9 @@ def attributes_of(span: Any) -> dict[str, object]:
 
 
 class Collector:
-    """Serves on a port of its own. status: what it answers; None: nothing, for ever."""
+    """Serves on a port of its own. status: what it answers; None: nothing, for ever. tls: it speaks it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.status: int | None = 200
         self.requests: Final[list[tuple[dict[str, str], ExportTraceServiceRequest]]] = []
         self.n_asked = 0
@@ -42,11 +43,15 @@ class Collector:
 
         self._server: Final = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._scheme: Final = "http" if tls is None else "https"
+        if tls is not None:
+            # A handshake that fails is an OSError of accept(), which the server passes over.
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread: Final = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
     def take(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         self.n_asked += 1

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.e2e.raw_http import RawReply
 from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, SSE, RecordingUpstream
 from tests.e2e.routed import named, routed
+from tests.e2e.upstreams import make_certificates
 from tests.e2e.watching import until
 from tests.e2e.websocket_upstreams import WebSocketUpstream, connect
 
@@ -80,6 +82,50 @@ def test_bad_parent_begins_a_new_trace(collector: Collector) -> None:
         exchange = collector.wait(lambda spans: len(spans) == 2)[0]
     assert exchange.trace_id.hex() != PARENT["traceparent"][3:35]
     assert (exchange.parent_span_id, exchange.trace_state) == (b"", "")
+
+
+def test_without_a_propagator_no_parent_is_read_and_none_sent(collector: Collector) -> None:
+    """What the client sent goes up as any header does."""
+    with RecordingUpstream() as upstream, upstream.playing(speaking):
+        file = {"upstreams": [{"name": "one", "origin": upstream.upstream.url}]}
+        with routed(file, **tracing(collector, OTEL_PROPAGATORS="none")) as velox:
+            assert post(velox, PARENT, stream=False).status == 200
+            assert post(velox, stream=False).status == 200
+            spans = collector.wait(lambda spans: len(spans) == 4)
+        went_up = [call.header("traceparent") for call in upstream.calls]
+    assert went_up == [PARENT["traceparent"], None]
+    assert PARENT["traceparent"][3:35] not in {span.trace_id.hex() for span in spans}
+    assert len({span.trace_id for span in spans}) == 2
+
+
+def test_collector_with_authorities_of_its_own_asks_for_a_certificate(tmp_path: Path) -> None:
+    """A certificate of another authority is not accepted, and the log says so; a new file is used without a restart."""
+    files, other = (make_certificates(made(tmp_path / name)) for name in ("own", "other"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert_file, files.key_file)
+    context.load_verify_locations(files.ca_file)
+    context.verify_mode = ssl.CERT_REQUIRED
+    shown = tmp_path / "ca.pem"
+    shown.write_bytes(Path(other.ca_file).read_bytes())
+    more = {
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": str(shown),
+        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE": files.cert_file,
+        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY": files.key_file,
+    }
+    with (
+        Collector(context) as collector,
+        named("one") as sims,
+        routed({"upstreams": [sims["one"]]}, **tracing(collector, **more)) as velox,
+    ):
+        assert post(velox).status == 200
+        velox.wait_log(lambda line: "traces can't be exported" in line and "certificate" in line)
+        os.replace(files.ca_file, shown)
+        assert len(collector.wait(lambda spans: len(spans) == 2)) == 2
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def test_content_is_in_no_span(collector: Collector) -> None:

@@ -49,7 +49,7 @@ _NO_CONTENT: Final = ContentBounds()
 class Tracer:
     """Makes ids and hands records on, in one worker. put: takes a record; False: there was no room for it.
 
-    on_dropped: called with how many were not taken.
+    on_dropped: called with how many were not taken. reads_context: see TraceSettings.
     """
 
     def __init__(
@@ -59,8 +59,11 @@ class Tracer:
         put: Callable[[bytes], bool],
         on_dropped: Callable[[int], None],
         content: ContentBounds = _NO_CONTENT,
+        *,
+        reads_context: bool = True,
     ) -> None:
         self.content: Final = content
+        self.reads_context: Final = reads_context
         self._sampler: Final = sampler
         self._tail: Final = tail
         self._put: Final = put
@@ -72,7 +75,7 @@ class Tracer:
 
     def begin(self, head: RequestHead | None) -> SpanIds:
         """Return the ids of a request."""
-        parent = None if head is None else parent_of(head.headers)
+        parent = parent_of(head.headers) if head is not None and self.reads_context else None
         trace_id = parent.trace_id if parent is not None else self.span_id() + self.span_id()
         return SpanIds(trace_id, self.span_id(), parent, is_sampled=self._sampler.wants(trace_id, parent))
 

@@ -19,6 +19,7 @@ import asyncio
 import os
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -44,10 +45,17 @@ class RequestError(Exception):
 
 
 class HttpClient:
-    """Sends requests and reads files, on any loop. It is the FetchClient of velox.providers. proxies: before hosts."""
+    """Sends requests and reads files, on any loop. It is the FetchClient of velox.providers.
 
-    def __init__(self, proxies: EnvironmentProxies = NO_PROXIES) -> None:
+    proxies: before hosts. trust: returns the context of TLS with a host, for each request, and may raise OSError;
+    None: the system's.
+    """
+
+    def __init__(
+        self, proxies: EnvironmentProxies = NO_PROXIES, trust: Callable[[], ssl.SSLContext] | None = None
+    ) -> None:
         self._proxies: Final = proxies
+        self._trust: Final = trust
         self._context: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
@@ -101,7 +109,7 @@ class HttpClient:
             content=question.body,
         )
         # A transport by itself: a client adds proxies, cookies, redirects and headers.
-        context = await self._tls() if url.scheme == "https" else False
+        context = await self._host_tls() if url.scheme == "https" else False
         by = self._proxies.of(url.scheme, url.host.lower(), url.port or _USUAL_PORTS.get(url.scheme, 0))
         proxy = None if by is None else await self._proxy(by)
         async with httpx.AsyncHTTPTransport(verify=context, trust_env=False, http2=False, proxy=proxy) as transport:
@@ -126,6 +134,9 @@ class HttpClient:
         headers = [(b"proxy-authorization", by.authorization)] if by.authorization else []
         context = await self._tls() if by.scheme == "https" else None
         return httpx.Proxy(str(by), headers=headers, ssl_context=context)
+
+    async def _host_tls(self) -> ssl.SSLContext:
+        return await self._tls() if self._trust is None else await asyncio.to_thread(self._trust)
 
     async def _tls(self) -> ssl.SSLContext:
         if self._context is None:

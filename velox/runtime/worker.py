@@ -548,7 +548,8 @@ class Worker:
         # Of a stream a word takes many times its length.
         most = _CONTENT_FACTOR * self._settings.traces_content_bytes
         content = ContentBounds(frozenset(self._settings.traces_content), most, most)
-        return Tracer(Sampler(found.sampler, found.ratio), tail, spans.put, dropped, content)
+        sampler = Sampler(found.sampler, found.ratio)
+        return Tracer(sampler, tail, spans.put, dropped, content, reads_context=found.reads_context)
 
     def _traced(self) -> MakeExchange | None:
         """Return what makes exchanges that are traced; None: none is."""

@@ -23,7 +23,7 @@ from velox.settings.problems import Problem, SettingsError, quoted, unknown
 from velox.settings.routing.proxies import environment_proxies
 from velox.settings.routing.routing import NESTED, add_routing
 from velox.settings.routing.sdk_variables import OwnPlaces, base_url, ca_bundle
-from velox.settings.telemetry import environment_traces, unknown_routes
+from velox.settings.telemetry import environment_traces, unknown_routes, unused_telemetry
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, Variable
 from velox.settings.yaml.file import read_file
 from velox.settings.yaml.tree import Entry, Tree
@@ -136,6 +136,7 @@ def load(
     problems += wrong
     problems += unknown_routes(values)
     values["unused_variables"] += tuple(unused_variables(environ, values, reading.given, useless))
+    values["unused_variables"] += tuple(unused_telemetry(environ))
     if problems:
         raise SettingsError([reading.placed(problem) for problem in problems])
     origins = {name: reading.given[name].origin if name in reading.given else "default" for name in _BY_NAME}

@@ -1,9 +1,10 @@
 """Where traces go, and which: OpenTelemetry's variables of the environment, as its SDKs read them.
 
     OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT   one of them turns traces on
-    OTEL_EXPORTER_OTLP_HEADERS, _TIMEOUT, _COMPRESSION, _PROTOCOL     each also with TRACES_ before the last word
+    OTEL_EXPORTER_OTLP_HEADERS, _TIMEOUT, _COMPRESSION, _PROTOCOL     each also with TRACES_ after OTLP_
+    OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE, _CLIENT_KEY  and these
     OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER
-    OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG
+    OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG, OTEL_PROPAGATORS
     OTEL_BSP_SCHEDULE_DELAY, _MAX_QUEUE_SIZE, _MAX_EXPORT_BATCH_SIZE, _EXPORT_TIMEOUT
     VELOX_TRACES_ERRORS, _SLOW, _CONTENT, _CONTENT_SIZE, _REDACT      Velox's own (model.py)
 
@@ -15,19 +16,30 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast, get_args
 from urllib.parse import unquote, urlsplit
 
 from velox.observe.traces.sampling import SamplerName
+from velox.settings.checks.certificates import ca_problem, client_certificate_problem
 from velox.settings.problems import Problem, quoted
 
-__all__ = ["TraceSettings", "environment_traces", "unknown_routes"]
+__all__ = ["CollectorTls", "TraceSettings", "environment_traces", "unknown_routes", "unused_telemetry"]
 
 T = TypeVar("T")
 _OTLP: Final = "OTEL_EXPORTER_OTLP_"
 _PATH: Final = "/v1/traces"
+_USUAL_ENDPOINT: Final = "http://localhost:4318"  # of OTLP over HTTP
+_PROTOCOL: Final = "http/protobuf"
+_TRACE_CONTEXT: Final = "tracecontext"
+# `baggage` is a header that upstreams get as any other: nothing is to be done for it.
+_PROPAGATORS: Final = (_TRACE_CONTEXT, "baggage", "none")
+# Others that change what an SDK exports of traces.
+_NOT_READ: Final = re.compile(
+    r"OTEL_(?:EXPORTER_OTLP_(?:TRACES_)?INSECURE|CONFIG_FILE|EXPERIMENTAL_CONFIG_FILE|EXPORTER_(?:JAEGER|ZIPKIN)_\w+"
+    r"|(?:SPAN|EVENT|LINK)_\w+_LIMIT|ATTRIBUTE_(?:COUNT|VALUE_LENGTH)_LIMIT)"
+)
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _VALUE: Final = re.compile(r"[\x20-\x7e]{0,4096}")
 _MOST_MS: Final = 3_600_000
@@ -36,11 +48,24 @@ _SAMPLERS: Final[tuple[str, ...]] = get_args(SamplerName)
 
 
 @dataclass(frozen=True, slots=True)
+class CollectorTls:
+    """Files for TLS with the collector, PEM. ca_file: whom it may be signed by, in place of the system's authorities.
+
+    cert_file, key_file: what it is shown if it asks; without a key_file the key is in cert_file.
+    """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TraceSettings:
     """url: where spans are sent. headers: with each request. queue: spans that wait at most; batch: of one request.
 
     delay_s: the longest wait for a batch that is not full. timeout_s: of one request. give_up_s: after which a batch is
-    dropped that could not be sent. ratio: of the sampler. resource: attributes of all spans.
+    dropped that could not be sent. ratio: of the sampler. resource: attributes of all spans. tls: None: as the system
+    has it. reads_context: a request's traceparent is its parent, and each attempt sends one.
     """
 
     url: str = field(repr=False)
@@ -54,21 +79,21 @@ class TraceSettings:
     batch: int = 512
     give_up_s: float = 30.0
     resource: tuple[tuple[str, str], ...] = ()
+    tls: CollectorTls | None = None
+    reads_context: bool = True
 
 
 def environment_traces(environ: Mapping[str, str]) -> tuple[TraceSettings | None, list[Problem]]:
     """Return what the environment says, and what is wrong with it; None: nothing is traced."""
     reading = _Reading(environ)
-    is_off = reading.text("OTEL_SDK_DISABLED").lower() == "true" or reading.text("OTEL_TRACES_EXPORTER") == "none"
-    general, own = reading.text(f"{_OTLP}ENDPOINT"), reading.text(f"{_OTLP}TRACES_ENDPOINT")
-    if is_off or not (general or own):
+    if not reading.is_on():
         return None, []
-    if own:
+    if reading.text(f"{_OTLP}TRACES_ENDPOINT"):
         url = reading.read(f"{_OTLP}TRACES_ENDPOINT", _url, "", is_shown=False)
     else:
-        url = reading.read(f"{_OTLP}ENDPOINT", _url, "", is_shown=False).rstrip("/") + _PATH
+        url = reading.read(f"{_OTLP}ENDPOINT", _url, _USUAL_ENDPOINT, is_shown=False).rstrip("/") + _PATH
     reading.read("OTEL_TRACES_EXPORTER", _one_of("otlp"), "otlp")
-    reading.both("PROTOCOL", _one_of("http/protobuf"), "http/protobuf")
+    reading.both("PROTOCOL", _protocol, _PROTOCOL)
     sampler = reading.read("OTEL_TRACES_SAMPLER", _one_of(*_SAMPLERS), "parentbased_always_on")
     batch, queue = (
         reading.read(f"OTEL_BSP_MAX_{name}", _number(1, _MOST_COUNT), usual)
@@ -86,8 +111,27 @@ def environment_traces(environ: Mapping[str, str]) -> tuple[TraceSettings | None
         min(batch, queue),
         reading.read("OTEL_BSP_EXPORT_TIMEOUT", _number(1, _MOST_MS), 30_000) / 1000,
         _resource(reading.read("OTEL_RESOURCE_ATTRIBUTES", _pairs, ()), reading.text("OTEL_SERVICE_NAME")),
+        reading.tls() if url.lower().startswith("https:") else None,
+        _TRACE_CONTEXT in reading.propagators(),
     )
     return found, reading.problems
+
+
+def unused_telemetry(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each kind of these variables that says something other than Velox does."""
+    reading = _Reading(environ)
+    disabled = reading.text("OTEL_SDK_DISABLED")
+    if disabled.lower() not in {"", "true", "false"}:
+        yield "OTEL_SDK_DISABLED is neither true nor false, and counts as false: traces are as the others say"
+    if not reading.is_on():
+        return
+    unknown = [name for name in reading.propagators() if name not in _PROPAGATORS]
+    if unknown:
+        shown = quoted(", ".join(unknown))
+        yield f"OTEL_PROPAGATORS names {shown}, which Velox has not: it knows {', '.join(_PROPAGATORS)}"
+    others = sorted(name for name in environ if _NOT_READ.fullmatch(name) and reading.text(name))
+    if others:
+        yield f"set and not used: {', '.join(others)}"
 
 
 def unknown_routes(values: Mapping[str, Any]) -> list[Problem]:
@@ -110,6 +154,41 @@ class _Reading:
         """Return what a variable says; "" if it is not set, or empty, which is the same."""
         return self._environ.get(name, "").strip()
 
+    def is_on(self) -> bool:
+        """Say whether traces are exported: with an endpoint, or an exporter that is named, to the usual one."""
+        exporter = self.text("OTEL_TRACES_EXPORTER").lower()
+        if self.text("OTEL_SDK_DISABLED").lower() == "true" or exporter == "none":
+            return False
+        return bool(exporter or self.text(f"{_OTLP}TRACES_ENDPOINT") or self.text(f"{_OTLP}ENDPOINT"))
+
+    def propagators(self) -> list[str]:
+        """Return the names, each once; the usual ones if none is given."""
+        text = self.text("OTEL_PROPAGATORS").lower() or f"{_TRACE_CONTEXT},baggage"
+        return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+
+    def tls(self) -> CollectorTls | None:
+        """Return the files of TLS, which are looked at; None: there are none."""
+        names = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
+        authorities, cert, key = (self._named(name) for name in names)
+        files = [self.text(name) or None for name in (authorities, cert, key)]
+        found = CollectorTls(*files)
+        if found.ca_file is not None and (wrong := ca_problem(found.ca_file)):
+            self.problems.append(Problem(authorities, quoted(found.ca_file), wrong))
+        if found.cert_file is not None:
+            which, wrong = client_certificate_problem(found.cert_file, found.key_file)
+            if wrong:
+                name, file = (cert, found.cert_file) if which == "cert" else (key, found.key_file or "")
+                self.problems.append(Problem(name, quoted(file), wrong))
+        elif found.key_file is not None:
+            expected = f"expected {cert} with it: the certificate that the key belongs to"
+            self.problems.append(Problem(key, quoted(found.key_file), expected))
+        return found if any(files) else None
+
+    def _named(self, name: str) -> str:
+        """Return which variable counts: that for traces alone, if it is set."""
+        own = f"{_OTLP}TRACES_{name}"
+        return own if self.text(own) else f"{_OTLP}{name}"
+
     def read(self, name: str, parse: Callable[[str], T], usual: T, *, is_shown: bool = True) -> T:
         """Return a variable's value."""
         text = self.text(name)
@@ -123,8 +202,7 @@ class _Reading:
 
     def both(self, name: str, parse: Callable[[str], T], usual: T, *, is_shown: bool = True) -> T:
         """Return the value of that for traces alone, else of that for all signals."""
-        own, general = f"{_OTLP}TRACES_{name}", f"{_OTLP}{name}"
-        return self.read(own if self.text(own) else general, parse, usual, is_shown=is_shown)
+        return self.read(self._named(name), parse, usual, is_shown=is_shown)
 
 
 def _url(text: str) -> str:
@@ -137,6 +215,14 @@ def _url(text: str) -> str:
     if not is_whole or not _VALUE.fullmatch(text) or " " in text or "#" in text or "@" in parts.netloc:
         raise ValueError(expected)
     return text
+
+
+def _protocol(text: str) -> str:
+    if text.lower() != _PROTOCOL:
+        raise ValueError(
+            f"expected {_PROTOCOL}, which is all that Velox has; collectors take it on port 4318, not 4317"
+        )
+    return _PROTOCOL
 
 
 def _one_of(*words: str) -> Callable[[str], str]:

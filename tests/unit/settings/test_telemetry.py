@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.e2e.upstreams import make_certificates
 from velox.settings.loading import load
 from velox.settings.problems import SettingsError
-from velox.settings.telemetry import environment_traces
+from velox.settings.telemetry import CollectorTls, environment_traces, unused_telemetry
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/"}
 
@@ -57,6 +60,7 @@ def test_endpoint_of_traces_is_taken_as_it_is() -> None:
     [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318", False),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", True),
+        ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", True),
         ("OTEL_EXPORTER_OTLP_HEADERS", "sk-secret", False),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", True),
         ("OTEL_TRACES_SAMPLER", "sometimes", True),
@@ -66,6 +70,79 @@ def test_endpoint_of_traces_is_taken_as_it_is() -> None:
 def test_what_is_wrong_is_said_without_what_may_be_secret(name: str, value: str, is_shown: bool) -> None:
     _, (problem,) = environment_traces({**ENDPOINT, name: value})
     assert problem.name == name and (value in str(problem)) is is_shown
+
+
+def test_grpc_is_refused_with_what_to_set() -> None:
+    _, (problem,) = environment_traces({**ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+    assert "expected http/protobuf" in str(problem) and "4318" in str(problem)
+
+
+def test_exporter_alone_sends_to_the_usual_place() -> None:
+    found, problems = environment_traces({"OTEL_TRACES_EXPORTER": "OTLP"})
+    assert problems == [] and found is not None and found.url == "http://localhost:4318/v1/traces"
+    assert environment_traces({"OTEL_TRACES_EXPORTER": "None", **ENDPOINT}) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("names", "reads"),
+    [("", True), ("baggage, TraceContext", True), ("none", False), ("b3", False), ("b3multi,tracecontext", True)],
+)
+def test_propagators_say_whether_a_parent_is_read(names: str, reads: bool) -> None:
+    found, problems = environment_traces({**ENDPOINT, "OTEL_PROPAGATORS": names})
+    assert problems == [] and found is not None and found.reads_context is reads
+
+
+def test_what_says_something_else_is_told() -> None:
+    """In one line for each kind, and only where something is traced; not of what belongs to no traces."""
+    more = {
+        "OTEL_PROPAGATORS": "b3,tracecontext,xray",
+        "OTEL_SDK_DISABLED": "1",
+        "OTEL_METRICS_EXPORTER": "otlp",
+        "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "9",
+        "OTEL_EXPORTER_OTLP_INSECURE": "true",
+    }
+    disabled, propagators, others = unused_telemetry({**ENDPOINT, **more})
+    assert disabled.startswith("OTEL_SDK_DISABLED is neither true nor false")
+    assert "'b3, xray'" in propagators and "tracecontext, baggage, none" in propagators
+    assert others == "set and not used: OTEL_EXPORTER_OTLP_INSECURE, OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"
+    assert list(unused_telemetry(ENDPOINT)) == []
+    assert list(unused_telemetry({**more, "OTEL_SDK_DISABLED": "TRUE"})) == []
+    settings = load({**ENDPOINT, **more}, memory_bytes=0, sim=True)
+    assert {disabled, propagators, others} <= set(settings.unused_variables)
+
+
+def test_files_of_tls_are_read_for_https_alone(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path)
+    environ = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector:4318",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": "no such file",
+        "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE": files.ca_file,
+        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": files.cert_file,
+        "OTEL_EXPORTER_OTLP_CLIENT_KEY": files.key_file,
+    }
+    found, problems = environment_traces(environ)
+    assert problems == [] and found is not None
+    assert found.tls == CollectorTls(files.ca_file, files.cert_file, files.key_file)
+    plain, problems = environment_traces({**environ, **ENDPOINT, "OTEL_EXPORTER_OTLP_CLIENT_KEY": "none"})
+    assert problems == [] and plain is not None and plain.tls is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        ({"CERTIFICATE": "no such file"}, "OTEL_EXPORTER_OTLP_CERTIFICATE"),
+        ({"TRACES_CERTIFICATE": "KEY"}, "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE"),
+        ({"CLIENT_CERTIFICATE": "CERT"}, "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"),
+        ({"CLIENT_CERTIFICATE": "CERT", "CLIENT_KEY": "no such file"}, "OTEL_EXPORTER_OTLP_CLIENT_KEY"),
+        ({"TRACES_CLIENT_KEY": "KEY"}, "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(environ: dict[str, str], name: str, tmp_path: Path) -> None:
+    files = make_certificates(tmp_path)
+    paths = {"KEY": files.key_file, "CERT": files.cert_file}
+    given = {f"OTEL_EXPORTER_OTLP_{each}": paths.get(value, value) for each, value in environ.items()}
+    _, (problem,) = environment_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector:4318", **given})
+    assert problem.name == name
 
 
 def test_content_is_of_routes_that_there_are() -> None:

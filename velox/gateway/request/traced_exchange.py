@@ -114,7 +114,7 @@ class TracedExchange(TimedExchange):
     def _head_for(self, attempt: Attempt) -> None:
         """Have the upstream told whose span its own are below."""
         record = next((record for known, record in self._of_attempts if known is attempt), None)
-        if record is not None:
+        if record is not None and self._tracer.reads_context:
             ids = self._span_ids
             field = traceparent(ids.trace_id, record.span_id, is_sampled=ids.is_sampled)
             self.head = with_parent(self._came_as, field, keeps_state=bool(ids.state))

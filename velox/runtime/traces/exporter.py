@@ -37,6 +37,7 @@ from velox.outcomes import SpanEnd
 from velox.policy.routes.proxies import EnvironmentProxies
 from velox.providers.renewal import FetchClient, FetchError, Question
 from velox.runtime.http_client import HttpClient
+from velox.runtime.traces.collector_tls import CollectorTrust
 from velox.settings.telemetry import TraceSettings
 from velox.shm.span_ring import SpanRing
 
@@ -67,7 +68,9 @@ def run_exporter(
     """Export until SIGTERM, then what is left; return the exit code. beat: a sign of life."""
 
     async def run() -> None:
-        exporter = Exporter(settings, contents, rings, HttpClient(proxies), metrics.count_spans, beat, logger)
+        trust = None if settings.tls is None else CollectorTrust(settings.tls).context
+        client = HttpClient(proxies, trust)
+        exporter = Exporter(settings, contents, rings, client, metrics.count_spans, beat, logger)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, exporter.stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         await exporter.run()
