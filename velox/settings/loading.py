@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from velox.settings.callers.prices import add_prices
+from velox.settings.checks.certificates import collector_problems
 from velox.settings.checks.contradictions import Given, add_key_file, add_token_file, contradictions
 from velox.settings.checks.unused import unused_variables
 from velox.settings.listening import PORT, listen_text
@@ -134,6 +135,8 @@ def load(
     values["proxies"], useless = environment_proxies(environ)
     values["traces"], wrong = environment_traces(environ)
     problems += wrong
+    if values["traces"] is not None and values["traces"].tls is not None:
+        problems += collector_problems(values["traces"].tls)
     problems += unknown_routes(values)
     values["unused_variables"] += tuple(unused_variables(environ, values, reading.given, useless))
     values["unused_variables"] += tuple(unused_telemetry(environ))

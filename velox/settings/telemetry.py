@@ -22,7 +22,6 @@ from typing import Any, Final, TypeVar, cast, get_args
 from urllib.parse import unquote, urlsplit
 
 from velox.observe.traces.sampling import SamplerName
-from velox.settings.checks.certificates import ca_problem, client_certificate_problem
 from velox.settings.problems import Problem, quoted
 
 __all__ = ["CollectorTls", "TraceSettings", "environment_traces", "unknown_routes", "unused_telemetry"]
@@ -32,6 +31,7 @@ _OTLP: Final = "OTEL_EXPORTER_OTLP_"
 _PATH: Final = "/v1/traces"
 _USUAL_ENDPOINT: Final = "http://localhost:4318"  # of OTLP over HTTP
 _PROTOCOL: Final = "http/protobuf"
+_FILES: Final = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
 _TRACE_CONTEXT: Final = "tracecontext"
 # `baggage` is a header that upstreams get as any other: nothing is to be done for it.
 _PROPAGATORS: Final = (_TRACE_CONTEXT, "baggage", "none")
@@ -51,12 +51,16 @@ _SAMPLERS: Final[tuple[str, ...]] = get_args(SamplerName)
 class CollectorTls:
     """Files for TLS with the collector, PEM. ca_file: whom it may be signed by, in place of the system's authorities.
 
-    cert_file, key_file: what it is shown if it asks; without a key_file the key is in cert_file.
+    cert_file, key_file: what it is shown if it asks; without a key_file the key is in cert_file. ..._name: which
+    variable said so.
     """
 
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    ca_name: str = f"{_OTLP}CERTIFICATE"
+    cert_name: str = f"{_OTLP}CLIENT_CERTIFICATE"
+    key_name: str = f"{_OTLP}CLIENT_KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,24 +171,12 @@ class _Reading:
         return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
     def tls(self) -> CollectorTls | None:
-        """Return the files of TLS, which are looked at; None: there are none."""
-        names = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
-        authorities, cert, key = (self._named(name) for name in names)
+        """Return the files of TLS; None: there are none."""
+        authorities, cert, key = (self.named(name) for name in _FILES)
         files = [self.text(name) or None for name in (authorities, cert, key)]
-        found = CollectorTls(*files)
-        if found.ca_file is not None and (wrong := ca_problem(found.ca_file)):
-            self.problems.append(Problem(authorities, quoted(found.ca_file), wrong))
-        if found.cert_file is not None:
-            which, wrong = client_certificate_problem(found.cert_file, found.key_file)
-            if wrong:
-                name, file = (cert, found.cert_file) if which == "cert" else (key, found.key_file or "")
-                self.problems.append(Problem(name, quoted(file), wrong))
-        elif found.key_file is not None:
-            expected = f"expected {cert} with it: the certificate that the key belongs to"
-            self.problems.append(Problem(key, quoted(found.key_file), expected))
-        return found if any(files) else None
+        return CollectorTls(files[0], files[1], files[2], authorities, cert, key) if any(files) else None
 
-    def _named(self, name: str) -> str:
+    def named(self, name: str) -> str:
         """Return which variable counts: that for traces alone, if it is set."""
         own = f"{_OTLP}TRACES_{name}"
         return own if self.text(own) else f"{_OTLP}{name}"
@@ -202,7 +194,7 @@ class _Reading:
 
     def both(self, name: str, parse: Callable[[str], T], usual: T, *, is_shown: bool = True) -> T:
         """Return the value of that for traces alone, else of that for all signals."""
-        return self.read(self._named(name), parse, usual, is_shown=is_shown)
+        return self.read(self.named(name), parse, usual, is_shown=is_shown)
 
 
 def _url(text: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.upstreams import make_certificates
 from velox.settings.loading import load
 from velox.settings.problems import SettingsError
-from velox.settings.telemetry import CollectorTls, environment_traces, unused_telemetry
+from velox.settings.telemetry import environment_traces, unused_telemetry
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/"}
 
@@ -122,7 +122,10 @@ def test_files_of_tls_are_read_for_https_alone(tmp_path: Path) -> None:
     }
     found, problems = environment_traces(environ)
     assert problems == [] and found is not None
-    assert found.tls == CollectorTls(files.ca_file, files.cert_file, files.key_file)
+    assert found.tls is not None
+    used = (found.tls.ca_file, found.tls.cert_file, found.tls.key_file)
+    assert used == (files.ca_file, files.cert_file, files.key_file)
+    assert load(environ, memory_bytes=0, sim=True).traces == found
     plain, problems = environment_traces({**environ, **ENDPOINT, "OTEL_EXPORTER_OTLP_CLIENT_KEY": "none"})
     assert problems == [] and plain is not None and plain.tls is None
 
@@ -141,7 +144,9 @@ def test_files_that_do_not_fit_are_refused(environ: dict[str, str], name: str, t
     files = make_certificates(tmp_path)
     paths = {"KEY": files.key_file, "CERT": files.cert_file}
     given = {f"OTEL_EXPORTER_OTLP_{each}": paths.get(value, value) for each, value in environ.items()}
-    _, (problem,) = environment_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector:4318", **given})
+    with pytest.raises(SettingsError) as caught:
+        load({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector:4318", **given}, memory_bytes=0, sim=True)
+    (problem,) = caught.value.problems
     assert problem.name == name
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 from velox.net.client.tls_context import ServerCertificate
 from velox.protocol.x509 import key_kind_and_end
 from velox.settings.problems import Problem, quoted
+from velox.settings.telemetry import CollectorTls
 from velox.settings.yaml.tree import read_regular_file
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "ca_problem",
     "certificate_problems",
     "client_certificate_problem",
+    "collector_problems",
     "read_certificate",
 ]
 
@@ -168,6 +170,21 @@ def client_certificate_problem(cert: str, key: str | None) -> tuple[str, str]:
         why = (exc.reason or "no certificate in it").replace("_", " ").lower()
         return "cert", f"expected a PEM certificate and its own private key without a password ({why})"
     return "", ""
+
+
+def collector_problems(files: CollectorTls) -> Iterable[Problem]:
+    """Say what is wrong with the files of TLS with a collector of traces."""
+    if files.ca_file is not None and (wrong := ca_problem(files.ca_file)):
+        yield Problem(files.ca_name, quoted(files.ca_file), wrong)
+    if files.cert_file is not None:
+        which, wrong = client_certificate_problem(files.cert_file, files.key_file)
+        if which == "cert":
+            yield Problem(files.cert_name, quoted(files.cert_file), wrong)
+        elif which:
+            yield Problem(files.key_name, quoted(files.key_file or ""), wrong)
+    elif files.key_file is not None:
+        expected = f"expected {files.cert_name} with it: the certificate that the key belongs to"
+        yield Problem(files.key_name, quoted(files.key_file), expected)
 
 
 def _error(name: str, path: str, expected: str) -> CertificateError:
