@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -13,8 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import websockets.sync.server
 
-from tests.e2e.harness import VeloxProcess
+from tests.e2e.harness import KEY, VeloxProcess
 from tests.e2e.otlp_collector import Collector, attributes_of
 from tests.e2e.raw_http import RawReply
 from tests.e2e.recorded_call import Call
@@ -201,6 +203,51 @@ def test_websocket_has_the_span_of_its_exchange(collector: Collector) -> None:
     found = attributes_of(span)
     assert span.parent_span_id.hex() == PARENT["traceparent"][36:52] and span.kind == 2
     assert found["velox.websocket"] is True and "SECRET" not in str(span)
+
+
+def digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def say_yes(ws: websockets.sync.server.ServerConnection) -> None:
+    """Answer each message as a realtime model does."""
+    part = {"type": "output_audio", "transcript": "Yes, SECRET."}
+    item = {"type": "message", "role": "assistant", "content": [part]}
+    for _ in ws:
+        ws.send(json.dumps({"type": "response.output_audio.delta", "delta": "SOUND"}))
+        ws.send(json.dumps({"type": "response.done", "response": {"status": "completed", "output": [item]}}))
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["any key", "key with models"])
+def test_content_of_a_websocket_is_exported_of_its_route_alone(collector: Collector, limited: bool) -> None:
+    """Its texts, without what is to be taken out of them, and no sound; the client and the upstream get all as ever."""
+    with WebSocketUpstream(say_yes, compression="deflate") as upstream:
+        routes = [
+            {"name": "shown", "match": {"models": ["m"]}, "to": ["one"]},
+            {"name": "other", "to": ["one"]},
+        ]
+        file: dict[str, object] = {"upstreams": [{"name": "one", "origin": upstream.url}], "routes": routes}
+        if limited:
+            file["api_keys"] = [{"name": "a", "key": f"sha256:{digest(KEY)}", "models": ["m", "n"]}]
+        more = {"traces_content": "shown", "traces_redact": "SEC[A-Z]+"}
+        with routed(file, **tracing(collector), **more) as velox:
+            said = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi, SECRET"}]}
+            for model in ("m", "n"):
+                with connect(velox, f"/v1/realtime?model={model}", compression="deflate") as ws:
+                    ws.send(json.dumps({"type": "conversation.item.create", "item": said}))
+                    assert [json.loads(ws.recv())["type"] for _ in range(2)] == [
+                        "response.output_audio.delta",
+                        "response.done",
+                    ]
+            spans = collector.wait(lambda spans: len(spans) == 2)
+    assert "SECRET" not in str(spans) and "SOUND" not in str(spans)
+    shown, other = sorted((attributes_of(span) for span in spans), key=lambda each: str(each["velox.request.model"]))
+    text = {"type": "text", "content": "Hi, [redacted]"}
+    assert json.loads(str(shown["gen_ai.input.messages"])) == [{"role": "user", "parts": [text]}]
+    (answer,) = json.loads(str(shown["gen_ai.output.messages"]))
+    assert answer["parts"] == [{"type": "text", "content": "Yes, [redacted]."}]
+    assert (shown["gen_ai.operation.name"], shown["gen_ai.request.model"]) == ("realtime", "m")
+    assert not [name for name in other if name.startswith("gen_ai.")]
 
 
 def test_sampler_and_tail_decide_what_is_exported(collector: Collector) -> None:

@@ -21,6 +21,7 @@ from velox.observe.access_log import AccessLog
 from velox.observe.metrics import CallSeries, WorkerMetrics
 from velox.observe.traces.record import MOST_CHARS, SpanIds, TraceRecord, packed
 from velox.observe.traces.sampling import Sampler, TailRules
+from velox.observe.traces.socket_capture import SocketCapture
 from velox.policy.proxies import NO_PROXIES, TrustedProxies
 from velox.policy.routes.sessions import session_of
 from velox.protocol.trace_context import parent_of
@@ -32,11 +33,15 @@ _ID_BITS: Final = 64
 
 
 class ContentBounds(NamedTuple):
-    """Whose content is exported, and how much of it is kept. routes: their names; "*": of all."""
+    """Whose content is exported, and how much of it is kept. routes: their names; "*": of all.
+
+    socket_bytes: of each side of a WebSocket, which may be open for hours.
+    """
 
     routes: frozenset[str] = frozenset()
     request_bytes: int = 0
     reply_bytes: int = 0
+    socket_bytes: int = 0
 
     def takes(self, route: str) -> bool:
         """Say whether content of this route is exported."""
@@ -82,6 +87,10 @@ class Tracer:
     def span_id(self) -> bytes:
         """Return a new id, which is not all zeros."""
         return (self._random.getrandbits(_ID_BITS) or 1).to_bytes(8, "big")
+
+    def capture(self, route: str) -> SocketCapture | None:
+        """Return what reads the messages of a WebSocket on a route; None: its content is not exported."""
+        return SocketCapture(self.content.socket_bytes) if self.content.takes(route) else None
 
     def wants(self, ids: SpanIds, *, failed: bool, took_ns: int) -> bool:
         """Say whether a request is exported that has ended."""

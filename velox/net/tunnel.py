@@ -158,6 +158,11 @@ class Tunnel:
         self.upstream.gate = watch
         self.client.hold(gate, MessageRoom(bodies, self._limits.pace), asks_others)
 
+    def tap(self, up: Gate, down: Gate) -> None:
+        """Have what passes read, from the client and from the upstream; after guard(), if there is one."""
+        self.client.tap(up)
+        self.upstream.tap(down)
+
     def start(self) -> None:
         """Let the bytes flow; both ends have their connections."""
         self.client.start()
@@ -236,6 +241,18 @@ class Tunnel:
         """Close both connections now."""
         self.client.abort()
         self.upstream.abort()
+
+
+class _Tapped:
+    """A gate, and what reads that which has passed it."""
+
+    def __init__(self, gate: Gate, reader: Gate) -> None:
+        self._gate: Final = gate
+        self._reader: Final = reader
+
+    def feed(self, data: bytes) -> bytes:
+        """See Gate."""
+        return self._reader.feed(self._gate.feed(data))
 
 
 class TunnelEnd(asyncio.BufferedProtocol):
@@ -381,6 +398,10 @@ class TunnelEnd(asyncio.BufferedProtocol):
         self.gate = self._held = gate
         self._room = room
         self._asks_others = asks_others
+
+    def tap(self, reader: Gate) -> None:
+        """Have what passes the gate read."""
+        self.gate = reader if self.gate is None else _Tapped(self.gate, reader)
 
     def is_late(self, now_s: float) -> bool:
         """True when a message that is held comes too slowly."""

@@ -169,7 +169,7 @@ def gateway_parts(
         recorder=recorder,
         limits=_limits(settings, slot),
         estimator=Estimator(settings.bytes_per_token, settings.default_max_tokens),
-        tunnels=_tunnels(settings, slot, max_tunnels, bodies, connections),
+        tunnels=_tunnels(settings, slot, max_tunnels, bodies, connections, tracer),
         leases=leases,
         calls=None if records is None else _call_log(settings, records, budgets, recorder),
         answers=answers,
@@ -306,7 +306,12 @@ def _line_form(settings: Settings) -> LineForm:
 
 
 def _tunnels(
-    settings: Settings, slot: int, most: int, bodies: BodyBudget, connections: ConnectionBudget | None
+    settings: Settings,
+    slot: int,
+    most: int,
+    bodies: BodyBudget,
+    connections: ConnectionBudget | None,
+    tracer: Tracer | None,
 ) -> Tunnels:
     return Tunnels(
         # Each has a connection to the upstream of its own, beside the pools', which keep half of all at least.
@@ -322,6 +327,7 @@ def _tunnels(
         ),
         bodies,
         connections,
+        None if tracer is None or not tracer.content.routes else tracer.capture,
     )
 
 
@@ -334,6 +340,7 @@ _TIMING_RULES: Final = {
 # rest wakes up costs about 0.25 ms, as all that is touched has left the caches.
 _TICK_S: Final = 0.25
 _CONTENT_FACTOR: Final = 16
+_SOCKET_SHARE: Final = 4  # of that, for each side of a WebSocket
 _STDOUT: Final = 1
 # How containers of Docker Desktop and of Podman reach the machine that they run on, its loopback too.
 _FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
@@ -547,7 +554,7 @@ class Worker:
         dropped = partial(self._metrics.count_spans, SpanEnd.NO_ROOM)
         # Of a stream a word takes many times its length.
         most = _CONTENT_FACTOR * self._settings.traces_content_bytes
-        content = ContentBounds(frozenset(self._settings.traces_content), most, most)
+        content = ContentBounds(frozenset(self._settings.traces_content), most, most, most // _SOCKET_SHARE)
         sampler = Sampler(found.sampler, found.ratio)
         return Tracer(sampler, tail, spans.put, dropped, content, reads_context=found.reads_context)
 

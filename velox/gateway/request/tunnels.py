@@ -5,13 +5,17 @@ Knows: their number and their bytes. Does not know: how one is opened (tunnel.py
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason, VeloxError
 from velox.net.client.body_budget import BodyBudget
 from velox.net.tunnel import READ_BYTES, Tunnel, TunnelLimits
 from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.interface import ReadBuffer
+
+if TYPE_CHECKING:  # few gateways export content
+    from velox.observe.traces.socket_capture import SocketCapture
 
 __all__ = ["Tunnels"]
 
@@ -23,7 +27,8 @@ class Tunnels:
     """Of one worker. max_tunnels: its share of VELOX_MAX_TUNNELS; an upgrade counts from the gate on.
 
     bodies: the room for messages that are held until they are whole, which request bodies take too; None: no bound.
-    connections: the room for connections to upstreams, of which pools have the rest; None: no bound.
+    connections: the room for connections to upstreams, of which pools have the rest; None: no bound. capture: returns
+    what reads the messages on a route, or None; None: none is read.
     """
 
     def __init__(
@@ -32,7 +37,9 @@ class Tunnels:
         limits: TunnelLimits = _USUAL,
         bodies: BodyBudget | None = None,
         connections: ConnectionBudget | None = None,
+        capture: Callable[[str], SocketCapture | None] | None = None,
     ) -> None:
+        self.capture: Final = capture
         self.limits: Final = limits
         self.bodies: Final = BodyBudget(_NO_BOUND, 0.0, lambda: 0.0) if bodies is None else bodies
         self.buffer: Final = ReadBuffer(READ_BYTES)

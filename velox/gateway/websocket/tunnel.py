@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
 from velox.errors import Reason, VeloxError
@@ -50,6 +50,10 @@ from velox.protocol.steps import finished
 from velox.protocol.websocket.handshake import HandshakeError, check_accepted
 from velox.types import BodyFields
 
+if TYPE_CHECKING:  # few gateways export content
+    from velox.observe.traces.record import ContentRecord
+    from velox.observe.traces.socket_capture import SocketCapture
+
 __all__ = ["TunnelExchange", "TunnelReply", "model_of"]
 
 _SWITCHED: Final = 101
@@ -69,6 +73,11 @@ class TunnelExchange(Exchange):
         """The client left; once there is a tunnel, that tells of its ends."""
         if self.tunnel is None:
             super().client_gone(stalled=stalled)
+
+    def content(self) -> ContentRecord | None:
+        """See RequestContext."""
+        reply = self.reply
+        return reply.capture.record() if isinstance(reply, TunnelReply) and reply.capture is not None else None
 
     @property
     def tunnel(self) -> Tunnel | None:
@@ -115,6 +124,7 @@ class TunnelExchange(Exchange):
         parts = self.gateway.parts
         rules = self._route.parts.entry.response_headers or None
         place = nowhere if self._placement is None else self._placement.place
+        captures = parts.tunnels.capture
         return TunnelReply(
             self.client,
             self.head,
@@ -127,13 +137,15 @@ class TunnelExchange(Exchange):
             guard=self.plan.guard,
             learn=parts.access.learn,
             place=place,
+            capture=None if captures is None else captures(self._route.parts.entry.name),
         )
 
     def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | LocalAnswer:
         """Return the request for a WebSocket."""
-        head = self.head if self.plan.guard is None else _without_extensions(self.head)
-        request = attempt.build_upgrade(head, None if self.fields.is_model_in_path else self.fields.model)
         assert isinstance(self.reply, TunnelReply), "_make_reply() made it"
+        is_read = self.plan.guard is not None or self.reply.capture is not None
+        head = _without_extensions(self.head) if is_read else self.head
+        request = attempt.build_upgrade(head, None if self.fields.is_model_in_path else self.fields.model)
         self.reply.offer = request.offer
         return request
 
@@ -152,10 +164,11 @@ class TunnelReply(Reply):
     """The answer to a request for a WebSocket: a tunnel, or a refusal like any other reply.
 
     place: returns where the upstream keeps what it tells of. learn: asks other gateways for what messages name.
+    capture: reads messages for a trace; None: nobody does.
     offer: what went up, which is less than what came where a browser's key was taken out. tunnel: None up to the 101.
     """
 
-    __slots__ = ("_guard", "_learn", "_place", "_rules", "_tunnels", "offer", "tunnel")
+    __slots__ = ("_guard", "_learn", "_place", "_rules", "_tunnels", "capture", "offer", "tunnel")
 
     def __init__(
         self,
@@ -171,12 +184,14 @@ class TunnelReply(Reply):
         guard: Guard | None = None,
         learn: Asking | None = None,
         place: Callable[[], int] = nowhere,
+        capture: SocketCapture | None = None,
     ) -> None:
         filters = () if rules is None else (HeaderRuleFilter(rules),)
         super().__init__(client, request, request_id, loop, fields, rates, filters=filters)
         self._guard: Final = guard
         self._learn: Final = learn
         self._place: Final = place
+        self.capture: Final = capture
         self._rules: Final = rules
         self.offer: WebSocketOffer | None = None
         self.tunnel: Tunnel | None = None
@@ -205,6 +220,8 @@ class TunnelReply(Reply):
                 tunnels = self._tunnels
                 gate = self._guard.gate(tunnels.limits.body_bytes)
                 tunnel.guard(gate, self._guard.watch(self._place()), tunnels.bodies, self._learn)
+            if self.capture is not None:
+                tunnel.tap(self.capture.up, self.capture.down)
             tunnel.upstream.take(transport, rest)
             self._client.switch(headers, tunnel.client)
         except (HandshakeError, ValueError) as exc:  # ValueError: a field with CR, LF or NUL

@@ -40,12 +40,16 @@ class AttemptRecord(msgspec.Struct, array_like=True):
 
 
 class ContentRecord(msgspec.Struct, array_like=True):
-    """What was asked and answered, as it came, each up to a bound. is_stream: of events. is_cut: an end is missing."""
+    """What was asked and answered, as it came, each up to a bound. is_stream: of events. is_cut: an end is missing.
+
+    is_socket: both are lists of a WebSocket's messages.
+    """
 
     asked: bytes
     answered: bytes
     is_stream: bool = False
     is_cut: bool = False
+    is_socket: bool = False
 
 
 class TraceRecord(msgspec.Struct, array_like=True):

@@ -57,10 +57,13 @@ _FAILED_FROM: Final = 400  # of a client's span
 
 
 def spans_of(record: TraceRecord, content: Mapping[str, AttributeValue] = NO_CONTENT) -> list[Span]:
-    """Return the spans of a request: that of the exchange first. content: attributes of the last attempt's."""
+    """Return the spans of a request: that of the exchange first.
+
+    content: attributes of the last attempt's; of a WebSocket, which has no attempts, of the exchange's.
+    """
     last = len(record.attempts) - 1
     return [
-        _exchange(record),
+        _exchange(record, content if record.is_websocket else NO_CONTENT),
         *(
             _attempt(record, each, n, content if n == last else NO_CONTENT, is_last=n == last)
             for n, each in enumerate(record.attempts)
@@ -68,7 +71,7 @@ def spans_of(record: TraceRecord, content: Mapping[str, AttributeValue] = NO_CON
     ]
 
 
-def _exchange(record: TraceRecord) -> Span:
+def _exchange(record: TraceRecord, content: Mapping[str, AttributeValue]) -> Span:
     attributes: dict[str, AttributeValue] = {
         "http.request.method": record.method,
         "url.path": record.path,
@@ -92,6 +95,11 @@ def _exchange(record: TraceRecord) -> Span:
         attributes["velox.time_to_first_byte"] = record.first_ns / _NANO
     if record.cost_nano is not None:
         attributes["velox.cost_usd"] = record.cost_nano / _NANO
+    if content:  # by these, backends show a span as a call of a model
+        attributes["gen_ai.operation.name"] = _OPERATIONS.get(record.endpoint, record.endpoint)
+        _add(attributes, "gen_ai.request.model", record.model)
+        _add(attributes, "gen_ai.conversation.id", record.session)
+        attributes.update(content)
     is_cut = bool(record.reason) and record.reason not in _LEFT and record.status < _FAILED_FROM
     failed = record.status >= _ERRORS_FROM or is_cut
     return Span(

@@ -32,6 +32,7 @@ from velox.observe.metrics import WorkerMetrics
 from velox.observe.traces.content import content_attributes
 from velox.observe.traces.otlp import AttributeValue, Span, rejected_spans, request_of
 from velox.observe.traces.record import TraceRecord, unpacked
+from velox.observe.traces.socket_content import socket_attributes
 from velox.observe.traces.spans import NO_CONTENT, spans_of
 from velox.outcomes import SpanEnd
 from velox.policy.routes.proxies import EnvironmentProxies
@@ -99,6 +100,8 @@ class Contents(NamedTuple):
         found = record.content
         if found is None:
             return NO_CONTENT
+        if found.is_socket:
+            return socket_attributes(found.asked, found.answered, most=self.most, redact=self.redact)
         return content_attributes(
             found.asked,
             found.answered,
