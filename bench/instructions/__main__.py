@@ -4,6 +4,7 @@
     --accept         keep what was counted, for this interpreter; the commit's message says why it has changed
     --page           write the figures kept into docs/benchmarks/instructions.md; --accept does that, too
     --all-on         what each step of a real deployment costs (bench/all_on.py), into the page; --dry: only print it
+    --told           what metrics, timing, the access log and traces cost (bench/observed.py), into the page; --dry
     --tree DIR       take `velox` from there; nothing is compared with what is kept
     --keep DIR       leave callgrind's files there: callgrind_annotate DIR/callgrind.4 shows the first kind, by function
     --time           microseconds by the wall clock instead, of the same rig
@@ -18,14 +19,14 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from bench.instructions import kept
 from bench.instructions.count import CountError, count, rig_command
-from bench.instructions.kinds import ALL_ON, CALIBRATION, chosen
-from bench.instructions.page import fill_page, fill_steps, steps_table, table
+from bench.instructions.kinds import ALL_ON, CALIBRATION, TELLING, Kind, chosen
+from bench.instructions.page import fill_page, fill_steps, fill_telling, steps_table, table, telling_table
 
 __all__ = ["compare", "main"]
 
@@ -43,7 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
         how = "--time" if options.time else "--frames" if options.frames else "--profile"
         return subprocess.run([*rig_command(tree), how, *options.words], cwd=_ROOT, check=False).returncode
     if options.all_on:
-        return _all_on(options.keep, is_dry=options.dry)
+        return _side_by_side(ALL_ON, steps_table, None if options.dry else fill_steps, options.keep)
+    if options.told:
+        return _side_by_side(TELLING, telling_table, None if options.dry else fill_telling, options.keep)
     kinds = chosen(options.words)
     if options.words and not options.accept and CALIBRATION not in kinds:
         kinds = (*kinds, CALIBRATION)
@@ -65,16 +68,21 @@ def main(arguments: list[str] | None = None) -> int:
     return compare(kept.load(), now)
 
 
-def _all_on(folder: Path | None, *, is_dry: bool) -> int:
-    """Count the steps, print their table, and write it into the page."""
+def _side_by_side(
+    kinds: Sequence[Kind],
+    shown: Callable[[Mapping[str, float]], str],
+    fill: Callable[[Mapping[str, float]], None] | None,
+    folder: Path | None,
+) -> int:
+    """Count these, print their table, and write it into the page. fill: None: it is only printed."""
     try:
-        counts = count(ALL_ON, folder=folder)
+        counts = count(kinds, folder=folder)
     except CountError as error:
         print(error, file=sys.stderr)
         return 2
-    print(steps_table(counts))
-    if not is_dry:
-        fill_steps(counts)
+    print(shown(counts))
+    if fill is not None:
+        fill(counts)
     return 0
 
 
@@ -86,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--accept", action="store_true")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--all-on", action="store_true")
+    parser.add_argument("--told", action="store_true")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--tree", type=Path, default=_ROOT)
     parser.add_argument("--keep", type=Path)

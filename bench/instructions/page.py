@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from bench.instructions.kept import Figures, Line
-from bench.instructions.kinds import ALL_ON, CALIBRATION
+from bench.instructions.kinds import ALL_ON, CALIBRATION, TELLING
 from docs.tables import fill
 
-__all__ = ["PAGE", "fill_page", "fill_steps", "kept_table", "steps_table", "table"]
+__all__ = ["PAGE", "fill_page", "fill_steps", "fill_telling", "kept_table", "steps_table", "table", "telling_table"]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "benchmarks" / "instructions.md"
 
@@ -57,6 +57,21 @@ def steps_table(counts: Mapping[str, float]) -> str:
         rows.append(f"| {what} | {n:,.0f} | {n - before:+,.0f} | {n / base:.2f} |")
         before = n
     return "\n".join(rows) + "\n"
+
+
+def telling_table(counts: Mapping[str, float]) -> str:
+    """Return what each way to tell of requests costs, over telling nothing."""
+    base = counts[TELLING[0].name]
+    rows = ["| what is told | instructions of a request | more | in percent |", "|---|---:|---:|---:|"]
+    for kind in TELLING:
+        more = counts[kind.name] - base
+        rows.append(f"| {kind.tells} | {counts[kind.name]:,.0f} | {more:+,.0f} | {more / base:+.1%} |")
+    return "\n".join(rows) + "\n"
+
+
+def fill_telling(counts: Mapping[str, float], page: Path = PAGE) -> None:
+    """Write them where the page has them."""
+    page.write_text(fill(page.read_text(), "told", telling_table(counts)))
 
 
 def fill_steps(counts: Mapping[str, float], page: Path = PAGE) -> None:

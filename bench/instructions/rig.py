@@ -39,6 +39,7 @@ from bench.instructions.kinds import Kind, chosen
 from bench.instructions.prepared import Replies, Requests, api_keys, whole_end
 from bench.instructions.still_loop import StillLoop
 from bench.instructions.wires import Client, Http1Client, Http1Origin, Http2Client, Http2Origin, Upstream
+from bench.observed import settings_that_tell
 from bench.traffic import KEYS
 from velox.accounts.service import Accounts
 from velox.accounts.snapshot import KeySnapshot
@@ -63,6 +64,7 @@ from velox.shm.object_table import ObjectMemory
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
+from velox.shm.span_ring import span_rings
 from velox.shm.status import GatewayStatus
 from velox.shm.upstream_table import UpstreamTable
 
@@ -74,6 +76,7 @@ _GC_THRESHOLDS: Final = (50_000, 20, 100)
 AT_ONCE: Final = 8
 _TURNS: Final = 10  # of the loop, after which everything has gone as far as it goes
 _MOST_RECORDS: Final = 32768  # nobody takes them out
+_SPANS_BYTES: Final = 2**27  # nor these
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _HZ: Final = 500  # more than the kernel's clock gives
 # Requests before any count: until the interpreter has specialised what it runs, and the gateway has seen each of 100
@@ -89,6 +92,8 @@ def settings_of(kind: Kind, ledger: str = "", environment: Mapping[str, str] = _
     kept = {} if not kind.keeps else {"VELOX_LEDGER": ledger}
     if kind.all_on:
         kept = settings_up_to(kind.all_on, api_keys(kind), Path(ledger))
+    if kind.tells:
+        kept = settings_that_tell(kind.tells)
     if kind.keeps in ("budgets", "managed keys"):
         rules = [{"per": per, "tokens": 10**12, "window": "month"} for per in ("gateway", "key")]
         kept["VELOX_BUDGETS"] = json.dumps(rules)
@@ -174,7 +179,7 @@ class Rig:
             segment=segment,
             quotas=QuotaMemory(table_size(settings), segment.blocks),
             records=records,
-            spans=None,
+            spans=span_rings(1, _SPANS_BYTES)[0] if settings.traces is not None else None,
             budgets=budget_memory(settings, segment.blocks) if settings.budgets else None,
             upstreams=table,
             series=series_table(segment.blocks),

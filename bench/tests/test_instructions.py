@@ -12,8 +12,9 @@ from bench.instructions.__main__ import compare
 from bench.instructions.calibration import calibrate
 from bench.instructions.count import CountError, count, rig_command
 from bench.instructions.kept import ELSEWHERE, TOLERANCE, Figures, judge, load, nearest, with_figures, write
-from bench.instructions.kinds import ALL_ON, CALIBRATION, KINDS, TRANSLATED, chosen
-from bench.instructions.page import PAGE, kept_table, steps_table
+from bench.instructions.kinds import ALL_ON, CALIBRATION, KINDS, TELLING, TRANSLATED, chosen
+from bench.instructions.page import PAGE, kept_table, steps_table, telling_table
+from bench.observed import OBSERVED, Observed, settings_that_tell
 from docs.tables import fill
 from velox.build import BUILD
 from velox.settings import load as load_settings
@@ -145,6 +146,29 @@ def test_steps_table_says_what_each_adds() -> None:
         "| + ledger | 160 | +10 | 1.60 |",
         "| + budgets | 200 | +40 | 2.00 |",
     ]
+
+
+def test_telling_table_stands_against_nothing_told() -> None:
+    counts = {kind.name: 1000.0 + n for n, kind in enumerate(TELLING)}
+    rows = telling_table(counts).splitlines()[2:]
+    assert rows[0] == "| metrics alone | 1,000 | +0 | +0.0% |" and rows[5] == "| traces: 0 % | 1,005 | +5 | +0.5% |"
+    assert [kind.name for kind in chosen([TELLING[0].name])] == ["told: metrics alone"] and chosen([]) == KINDS
+
+
+@pytest.mark.parametrize("what", OBSERVED)
+def test_each_row_tells_what_it_says(what: Observed) -> None:
+    """By the settings that it makes, which a wrong name of a variable would not change."""
+    settings = load_settings(
+        {"VELOX_UPSTREAM_ORIGIN": "http://127.0.0.1:9", **settings_that_tell(what)}, cores=1, memory_bytes=0
+    )
+    traces = settings.traces
+    assert (traces is not None) is ("traces" in what)
+    assert bool(settings.traces_content) is ("content" in what)
+    assert (settings.access_log == "all") is ("log: all" in what or "of all" in what)
+    assert (settings.server_timing == "all") is ("timing of each" in what or "of all" in what)
+    if traces is not None:
+        sampled = 0.0 if traces.sampler == "always_off" else traces.ratio
+        assert sampled == {"traces: 0 %": 0.0, "traces: 1 %": 0.01}.get(what, 1.0)
 
 
 @pytest.mark.parametrize("step", STEPS)
