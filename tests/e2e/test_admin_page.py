@@ -130,6 +130,16 @@ def test_usage_is_saved_as_csv(seen: dict[str, Any]) -> None:
     assert lines[0].startswith('"key","calls"') and any("shop" in line for line in lines[1:])
 
 
+def test_costs_by_program_are_shown_by_the_names_that_are_known(seen: dict[str, Any]) -> None:
+    """Whatever a client calls itself; every cell of a row says something, also on a phone."""
+    wide, narrow = seen["programs"], seen["programsOnPhone"]
+    calls = {row[0]: int(row[2]) for row in wide["rows"]}
+    assert {"claude-code": 1, "codex": 1, "openai-python": 1}.items() <= calls.items() and calls["other"] >= 1
+    assert not any("script" in cell for row in wide["rows"] for cell in row)
+    assert all(all(row) for row in (*wide["rows"], *narrow["rows"]))
+    assert (wide["axe"], wide["overflow"]) == (narrow["axe"], narrow["overflow"]) == ([], 0)
+
+
 def test_playground_streams_an_answer_and_says_what_it_took(seen: dict[str, Any]) -> None:
     """Through the gateway, with a client's key: its limits count, and so does a key that is none."""
     streamed, plain = seen["played"]["true"], seen["played"]["false"]

@@ -11,12 +11,27 @@ const VIEWS = ["overview", "requests", "upstreams", "budgets", "accounts", "usag
 const HOSTILE = '<img src=x onerror="window.harmed=1">\u202e';
 const seen = { errors: [], elsewhere: [], views: {}, harmed: false };
 
-async function ask(key, model) {
-    const headers = { authorization: `Bearer ${key}`, "content-type": "application/json" };
+// Programs as they name themselves, and one whose name says nothing, but is a script.
+const PROGRAMS = ["claude-cli/2.1.0 (external, cli)", "codex_cli_rs/0.60.1 (Linux)", "OpenAI/Python 3.52.0", "<script>harmed=1</script>/1"];
+
+async function ask(key, model, program = "node") {
+    const headers = { authorization: `Bearer ${key}`, "content-type": "application/json", "user-agent": program };
     const body = JSON.stringify({ model, max_tokens: 3, messages: [{ role: "user", content: "hi" }] });
     const response = await fetch(`${gateway}/v1/chat/completions`, { method: "POST", headers, body });
     await response.arrayBuffer();
     return response.status;
+}
+
+// A stream that is ended has no clean end, which is an error to fetch.
+async function allThatCame(response) {
+    const decoder = new TextDecoder();
+    let text = "";
+    try {
+        for await (const piece of response.body) text += decoder.decode(piece, { stream: true });
+    } catch (error) {
+        if (error.message !== "terminated") throw error;
+    }
+    return text;
 }
 
 // A page that reports what goes wrong in it, and what it asks for from elsewhere.
@@ -57,6 +72,16 @@ async function walk(page, name) {
     seen.harmed ||= await page.evaluate(() => Boolean(window.harmed));
 }
 
+// The table of usage by program: its rows, and how it looks.
+async function programs(page, name) {
+    const table = page.getByRole("region", { name: /by agent/ });
+    await table.getByText("claude-code").waitFor();
+    const rows = await table.locator("tbody tr").evaluateAll((all) => all.map((each) => [...each.cells].map((cell) => cell.textContent)));
+    const found = await look(page);
+    await page.screenshot({ path: `${folder}/usage-by-agent-${name}.png`, fullPage: true });
+    return { rows, ...found };
+}
+
 const browser = await chromium.launch({ executablePath: program, args: ["--no-sandbox", "--disable-dev-shm-usage"] });
 try {
     // axe is a script that the page's own policy would not take.
@@ -88,6 +113,7 @@ try {
     await page.getByRole("button", { name: "Unblock" }).click();
     seen.unblocked = await until(200);
     seen.hostile = await ask(key, HOSTILE);
+    for (const program of PROGRAMS) await ask(key, "gpt-4o", program);
 
     await page.goto(`${admin}/#/playground`);
     await page.getByLabel("Model").fill("gpt-4o");
@@ -109,7 +135,7 @@ try {
         method: "POST",
         headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
         body: JSON.stringify({ model: "gpt-4o-mini", stream: true, messages: [{ role: "user", content: "hi" }] }),
-    }).then((response) => response.text());
+    }).then(allThatCame);
     await page.goto(`${admin}/#/requests`);
     const end = page.getByRole("button", { name: /^End vx-/ }).first();
     await end.waitFor();
@@ -129,6 +155,13 @@ try {
     await page.goto(`${admin}/#/usage`);
     await page.locator("main select").first().selectOption("key");
     await page.locator("tbody").getByText("shop").first().waitFor();
+    // Sums are read again by the button that says so, and by another choice: until all are there.
+    for (const by of ["agent", "key"]) {
+        await page.locator("main select").first().selectOption(by);
+        await page.locator("h2").getByText(`By ${by}`).waitFor();
+        await page.waitForFunction(() => !/Reading the/.test(document.getElementById("main").textContent));
+        if (by === "agent") seen.programs = await programs(page, "light");
+    }
     const saving = page.waitForEvent("download");
     await page.getByRole("button", { name: "Save as CSV" }).click();
     seen.csv = readFileSync(await (await saving).path(), "utf8");
@@ -140,6 +173,9 @@ try {
     const phone = await opened(browser, { viewport: { width: 390, height: 800 }, colorScheme: "dark", bypassCSP: true });
     await signIn(phone);
     await walk(phone, "phone");
+    await phone.goto(`${admin}/#/usage`);
+    await phone.locator("main select").first().selectOption("agent");
+    seen.programsOnPhone = await programs(phone, "phone");
     await phone.context().close();
 
     // With the page's own policy, and what a first look loads.
