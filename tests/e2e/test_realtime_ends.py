@@ -119,7 +119,7 @@ def test_upstream_that_is_cut_is_no_clean_end(leave: Callable[[socket.socket], N
         assert got == b"\x81\x0alast words\x81\x7e\xff\xffhalf"
         print(f"\nclient saw the end after {took_s * 1000:.1f} ms ({leave.__name__})", end=" ")
         assert took_s < PROMPT_S
-        line = velox.wait_access(lambda line: line["route"] == "realtime")
+        line = velox.wait_access(lambda line: line["endpoint"] == "realtime")
         assert (line["status"], line["reason"], line["close_code"]) == (502, "upstream_truncated", None)
 
 
@@ -232,7 +232,7 @@ def test_silent_tunnel_is_closed_and_a_ping_is_no_silence(echo: WebSocketUpstrea
         goodbye = (1001, "no byte came from either side for too long")
         assert (closed.value.rcvd.code, closed.value.rcvd.reason) == goodbye
         assert session.wait_closed() == goodbye
-        line = velox.wait_access(lambda line: line["route"] == "realtime")
+        line = velox.wait_access(lambda line: line["endpoint"] == "realtime")
         assert (line["reason"], line["close_code"]) == ("tunnel_timeout", 1001)
 
 
@@ -248,7 +248,7 @@ def test_tunnel_ends_when_it_has_lasted_long_enough(echo: WebSocketUpstream) -> 
                     assert ws.recv() == "hi"
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001
         assert session.wait_closed()[0] == 1001
-        assert velox.wait_access(lambda line: line["route"] == "realtime")["reason"] == "tunnel_timeout"
+        assert velox.wait_access(lambda line: line["endpoint"] == "realtime")["reason"] == "tunnel_timeout"
 
 
 # -- by a drain ---------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_drain_says_goodbye_to_both_sides(echo: WebSocketUpstream) -> None:
         assert session.wait_closed() == (1001, "the gateway is shutting down")
         assert velox.wait() == 0
         line = velox.wait_access(lambda _line: True)
-        assert (line["reason"], line["close_code"], line["route"]) == ("draining", 1001, "realtime")
+        assert (line["reason"], line["close_code"], line["endpoint"]) == ("draining", 1001, "realtime")
 
 
 def test_drain_waits_for_no_tunnel_that_has_ended(echo: WebSocketUpstream) -> None:
@@ -420,7 +420,7 @@ def test_side_that_takes_nothing_is_cut(slow: str, variable: str, reason: str) -
             sock.settimeout(60)
             if slow == "upstream":
                 flood(sock)
-            line = velox.wait_access(lambda line: line["route"] == "realtime", 60)
+            line = velox.wait_access(lambda line: line["endpoint"] == "realtime", 60)
             until(lambda: bool(saw), "the writer is told")
         may_end.set()
         velox.wait_metric("velox_tunnels", lambda n: n == 0)

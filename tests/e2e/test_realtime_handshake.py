@@ -207,7 +207,7 @@ def test_key_of_a_browser_opens_and_stays_here(echo: WebSocketUpstream, locked: 
     assert headers.get_all("Authorization") == [f"Bearer {OURS}"]
     assert ALICE not in str(headers)
     name = hashlib.sha256(ALICE.encode()).hexdigest()[:8]
-    locked.wait_access(lambda line: line["caller"] == name and line["route"] == "realtime")
+    locked.wait_access(lambda line: line["caller"] == name and line["endpoint"] == "realtime")
     assert all(ALICE not in line for line in (*locked.stdout.lines, *locked.stderr.lines))
 
 
@@ -308,7 +308,7 @@ def test_answer_that_opens_no_websocket(answer: bytes, status: int, code: str) -
 
         assert (reply.status, reason(reply)) == (status, code)
         assert code or reply.body == b"no"
-        line = velox.wait_access(lambda line: line["route"] == "realtime")
+        line = velox.wait_access(lambda line: line["endpoint"] == "realtime")
         assert (line["status"], line["reason"]) == (status, code or "upstream_status")
         assert len(upstream.heads) == 1
 
@@ -338,7 +338,7 @@ def test_upstream_that_is_not_there_is_passed_over(echo: WebSocketUpstream) -> N
             ws.send("hi")
             assert ws.recv() == "hi"
         echo.wait_session()
-        line = velox.wait_access(lambda line: line["route"] == "realtime")
+        line = velox.wait_access(lambda line: line["endpoint"] == "realtime")
         assert (line["status"], line["reason"]) == (101, "ok")
 
 

@@ -75,7 +75,7 @@ def test_realtime_session_with_the_sdk(upstream: WebSocketUpstream, velox: Velox
     assert request.path == "/v1/realtime?model=gpt-realtime"
     assert request.headers.get_all("Authorization") == [f"Bearer {OURS}"]
     line = velox.wait_access(lambda line: line["model"] == "gpt-realtime")
-    assert (line["route"], line["status"], line["reason"], line["close_code"]) == ("realtime", 101, "ok", 1000)
+    assert (line["endpoint"], line["status"], line["reason"], line["close_code"]) == ("realtime", 101, "ok", 1000)
     assert isinstance(line["bytes_in"], int) and line["bytes_in"] > 0
     assert isinstance(line["bytes_out"], int) and line["bytes_out"] > line["bytes_in"]
     ended = 'velox_requests_total{class="2xx",reason="ok",route="realtime"}'
@@ -101,7 +101,7 @@ def test_responses_over_a_websocket_with_the_sdk() -> None:
                 event = connection.recv()
                 assert event.type == "response.completed" and event.response.model == model
         request = upstream.wait_session().request
-        line = velox.wait_access(lambda line: line["route"] == "responses")
+        line = velox.wait_access(lambda line: line["endpoint"] == "responses")
     assert request.path == "/v1/responses"
     assert request.headers.get_all("Authorization") == [f"Bearer {OURS}"]
     assert (line["status"], line["reason"], line["close_code"]) == (101, "ok", 1000)

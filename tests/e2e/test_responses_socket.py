@@ -98,7 +98,7 @@ def test_calls_and_their_results_on_any_model(velox: VeloxProcess, model: str) -
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == TEXT
     assert events[-1].response.output_text == TEXT
     lines = [velox.wait_access(lambda line: line["model"] == model and line["status"] == 200) for _ in range(2)]
-    assert {line["route"] for line in lines} == {"responses"}
+    assert {line["endpoint"] for line in lines} == {"responses"}
 
 
 def test_key_in_the_protocols_counts_beside_a_login(velox: VeloxProcess) -> None:

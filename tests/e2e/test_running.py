@@ -94,7 +94,7 @@ def test_running_requests_are_told_with_where_they_are_and_without_their_prompts
         assert found["total"] == len(found["rows"]) == 12
         assert {row["worker"] for row in found["rows"]} == {0, 1}
         for row in found["rows"]:
-            told = [row[name] for name in ("phase", "route", "route_name", "upstream", "model", "key", "attempts")]
+            told = [row[name] for name in ("phase", "endpoint", "route_name", "upstream", "model", "key", "attempts")]
             assert told == ["stream", "chat", "rest", "one", "house-model", "app", 1]
             assert row["key_id"] and row["stream"] and row["bytes_out"] > 0 and row["address"] == "127.0.0.1"
         text = velox.admin("/debug/pprof/tasks").body.decode()

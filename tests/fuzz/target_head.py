@@ -126,7 +126,7 @@ def check_forwarded(head: RequestHead) -> None:
         client_terms(head.headers)
     except VeloxError:
         return
-    assert facts.route is not None
+    assert facts.endpoint is not None
     forwarder = Forwarder(
         OPENAI, base_path="", root_path="/v1/chat/completions", key="sk-ours", client_keys_are_ours=True
     )

@@ -174,13 +174,13 @@ class Recorder:
         self.metrics.count_retry_denied(by)
 
     def refused(
-        self, request_id: bytes, head: RequestHead | None, route: Endpoint, error: VeloxError, address: str
+        self, request_id: bytes, head: RequestHead | None, endpoint: Endpoint, error: VeloxError, address: str
     ) -> None:
         """Note a request that was answered before it became an exchange. head: None when it could not be read.
 
         address: of its client; "" for a unix socket's.
         """
-        self.metrics.count_request(route, error.status, error.reason)
+        self.metrics.count_request(endpoint, error.status, error.reason)
         if error.reason in SHED_REASONS:
             self.metrics.count_shed(error.reason)
         if self._log.wants(error.reason.code) and not self._is_crowd(error):
@@ -191,7 +191,7 @@ class Recorder:
                     caller="",
                     method="" if head is None else head.method.decode("ascii"),
                     path="" if head is None else head.path.decode("ascii", "replace"),
-                    route=route.name.lower(),
+                    endpoint=endpoint.name.lower(),
                     model=None,
                     stream=False,
                     status=error.status,
@@ -322,7 +322,7 @@ def _record(
         caller=caller.name,
         method=exchange.head.method.decode("ascii"),
         path=exchange.head.path.decode("ascii", "replace"),
-        route=plan.endpoint.name.lower(),
+        endpoint=plan.endpoint.name.lower(),
         model=exchange.fields.model,
         stream=exchange.fields.stream,
         status=status,

@@ -120,10 +120,10 @@ class TracingRecorder(Recorder):
         self.tracer: Final = tracer
 
     def refused(
-        self, request_id: bytes, head: RequestHead | None, route: Endpoint, error: VeloxError, address: str
+        self, request_id: bytes, head: RequestHead | None, endpoint: Endpoint, error: VeloxError, address: str
     ) -> None:
         """As a Recorder does: a request that never became an exchange has a span, too."""
-        super().refused(request_id, head, route, error, address)
+        super().refused(request_id, head, endpoint, error, address)
         if head is None:
             return
         ids = self.tracer.begin(head)
@@ -142,7 +142,7 @@ class TracingRecorder(Recorder):
                 request_id.decode(),
                 head.method.decode("ascii", "replace")[:MOST_CHARS],
                 head.path.decode("ascii", "replace")[:MOST_CHARS],
-                route.name.lower(),
+                endpoint.name.lower(),
                 error.status,
                 error.reason.code,
                 address=self._proxies.client_of(address, head.headers) or address,

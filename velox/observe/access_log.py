@@ -52,7 +52,7 @@ class AccessRecord:
     session: str | None = None
     method: str
     path: str
-    route: str
+    endpoint: str
     model: str | None
     stream: bool
     status: int

@@ -145,11 +145,11 @@ class WorkerMetrics:
             for cell in range(gauge.first, gauge.end):
                 self._cells[cell] = 0
 
-    def count_request(self, route: Endpoint, status: int, reason: Reason | None) -> None:
+    def count_request(self, endpoint: Endpoint, status: int, reason: Reason | None) -> None:
         """Count one request that ended. status: what the client got; 101 counts as 2xx. reason None: all went well."""
         hundreds = status // 100 - 2 if 200 <= status < 600 else 0 if status == 101 else 3
         index = 0 if reason is None else _REASON_INDEX[reason.code]
-        self._add(self._requests + _CELL * (route * _N_ENDS + hundreds * _N_REASONS + index), 1)
+        self._add(self._requests + _CELL * (endpoint * _N_ENDS + hundreds * _N_REASONS + index), 1)
 
     def record_reply(
         self,

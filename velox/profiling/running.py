@@ -29,16 +29,16 @@ _MOST_TEXT: Final = 256
 class RunningRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that has not ended. age_s: since it came whole.
 
-    phase: what it waits for: `queue`, `parse`, `limit`, `room`, `connect`, `ttfb` (the reply's first byte), `stream`
-    (its client has had the beginning), `backoff`, `renewal`, `translate`, `models`, `drain`. route: the kind of
-    endpoint; route_name, upstream: of the last attempt. tried: the attempts before, and how each ended. key: the
-    client's key's name; key_id: of a managed key its id, of others the digest's begin. address: the client's.
+    phase: what it waits for: `queue`, `parse`, `limit`, `capacity`, `connect`, `ttfb` (the reply's first byte),
+    `stream` (its client has had the beginning), `backoff`, `renewal`, `translate`, `models`, `drain`. endpoint: its
+    kind. route_name, upstream: of the last attempt. tried: the attempts before, and how each ended. key: the name
+    of the client's key; key_id: of a managed key its id, of others the digest's begin. address: the client's.
     """
 
     id: str
     phase: str
     age_s: float
-    route: str
+    endpoint: str
     route_name: str = ""
     upstream: str = ""
     model: str = ""

@@ -143,7 +143,7 @@ def _request(exchange: Exchange, now_ns: int) -> RunningRequest:
         id=exchange.id.decode(),
         phase="stream" if has_begun else exchange.phase,
         age_s=round((now_ns - exchange.started_ns) / 1e9, 3),
-        route=plan.endpoint.name.lower(),
+        endpoint=plan.endpoint.name.lower(),
         route_name=short(route),
         upstream=short(upstream),
         model=short(model or ""),

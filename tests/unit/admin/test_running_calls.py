@@ -30,7 +30,7 @@ class Workers:
         self.asked.append((what, which))
         if self._is_stuck:
             return [None, None]
-        row = RunningRequest(id=IDENT, phase="ttfb", age_s=1.5, route="chat")
+        row = RunningRequest(id=IDENT, phase="ttfb", age_s=1.5, endpoint="chat")
         told = {
             "tasks": msgspec.json.encode(RunningRequests(1, [row])),
             "end": b"ended" if which == IDENT else b"",

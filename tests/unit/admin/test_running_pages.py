@@ -22,7 +22,7 @@ from velox.profiling.running import (
 
 
 def request_of(ident: str, age_s: float, **more: Any) -> RunningRequest:
-    return RunningRequest(id=ident, phase="ttfb", age_s=age_s, route="chat", **more)
+    return RunningRequest(id=ident, phase="ttfb", age_s=age_s, endpoint="chat", **more)
 
 
 def ask(page: str, query: str, answers: list[msgspec.Struct | None], method: str = "GET") -> tuple[Reply, list[str]]:

@@ -22,7 +22,7 @@ def record(**changes: object) -> AccessRecord:
         "caller": "",
         "method": "POST",
         "path": "/v1/chat/completions",
-        "route": "chat",
+        "endpoint": "chat",
         "model": "m",
         "stream": True,
         "status": 200,

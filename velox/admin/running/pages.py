@@ -140,7 +140,7 @@ def _request_lines(merged: Merged[RunningRequest]) -> list[str]:
             f"{row.age_s:.3f}",
             row.phase,
             row.id,
-            row.route_name or row.route,
+            row.route_name or row.endpoint,
             row.upstream,
             row.model,
             row.key,

@@ -1,4 +1,4 @@
-"""What a path is for: its route (a metric label), whether its body names a model, and whether it passes at all.
+"""What a path is for: its kind of endpoint, whether its body names a model, and whether it passes at all.
 
 Knows: the paths of the OpenAI API, of Anthropic's messages and of Gemini's models. Does not know: upstreams. The same
 path value that is looked at here is the one that goes up.
@@ -89,7 +89,7 @@ class PathFacts(NamedTuple):
     where its body names a model. names_lines: its body may be the lines of a batch, each of which names one.
     """
 
-    route: Endpoint
+    endpoint: Endpoint
     reads_body: bool
     passes: bool
     upgrades: bool
@@ -154,7 +154,7 @@ class Routes:
         known = [word.lower() for word in words if word] or [b""]
         texts = [word.decode("utf-8", "replace") for word in known]
         row = row_at(texts)
-        route = (
+        endpoint = (
             next((_LABELS[word] for word in known if word in _LABELS), Endpoint.OTHER) if row is None else row.endpoint
         )
         passes = (
@@ -167,10 +167,10 @@ class Routes:
             or any(_is_like(words[-len(end) :], end) for end in _WEBSOCKETS)
             or any(_is_like(words, each) for each in self._websockets)
         )
-        if upgrades and route is Endpoint.OTHER:
-            route = Endpoint.REALTIME
+        if upgrades and endpoint is Endpoint.OTHER:
+            endpoint = Endpoint.REALTIME
         client_api, dialect = _client_api_of(known)
-        found = PathFacts(route, row is not None, passes, upgrades, dialect, client_api)
+        found = PathFacts(endpoint, row is not None, passes, upgrades, dialect, client_api)
         found = found._replace(path_model=_path_model(words), family=_family(path, words), row=row)
         found = found._replace(names_lines=names_lines(texts))
         return _google_facts(path, found)
@@ -244,10 +244,10 @@ def _google_facts(path: bytes, facts: PathFacts) -> PathFacts:
     if call is None:  # `:predict` and others, whose bodies and answers pass as they came
         return facts._replace(path_model=model)
     client_api, is_stream = call
-    route = Endpoint.EMBEDDINGS if client_api in _EMBEDS else Endpoint.GENERATE
+    endpoint = Endpoint.EMBEDDINGS if client_api in _EMBEDS else Endpoint.GENERATE
     named = BodyFields(model=model, stream=is_stream)
     return facts._replace(
-        route=route, reads_body=False, row=None, dialect=Dialect.GOOGLE, client_api=client_api, named=named
+        endpoint=endpoint, reads_body=False, row=None, dialect=Dialect.GOOGLE, client_api=client_api, named=named
     )
 
 

@@ -130,7 +130,7 @@ def plan_of(
     path = endpoints.facts(head.path)
     terms = client_terms(head.headers, is_litellms=is_litellms)
     is_post = head.method == b"POST"
-    is_count = is_post and (path.client_api in _COUNTS or path.route is Endpoint.TOKENIZE)
+    is_count = is_post and (path.client_api in _COUNTS or path.endpoint is Endpoint.TOKENIZE)
     reads, row = reads_body(path, head), path.row
     is_form = reads_form(path, head)
     named = path.named if is_post else None
@@ -144,7 +144,7 @@ def plan_of(
     is_coded, tells_time = head.has_body and coding_of(head) != b"", timing.of(terms.timing, caller)
     return RequestPlan(
         caller,
-        path.route,
+        path.endpoint,
         dialect,
         is_post and not is_count and (path.named is not None or (row is not None and row.counts_tokens)),
         reads,
@@ -154,8 +154,8 @@ def plan_of(
         terms,
         _NEVER_NS if terms.timeout_s == math.inf else round(terms.timeout_s * _NS_PER_S),
         _priority(caller, terms, asks_for_keys=asks_for_keys),
-        estimator.at_first(path.route, 0),
-        ExpectedReply(dialect, _answers(path) if is_post else Answers.ANYTHING, path.route in _COMPLETIONS, tells),
+        estimator.at_first(path.endpoint, 0),
+        ExpectedReply(dialect, _answers(path) if is_post else Answers.ANYTHING, path.endpoint in _COMPLETIONS, tells),
         access.guard(head, caller) if asks_for_keys else access.keeper(head, caller),
         path.client_api if is_post else None,
         named,
@@ -185,7 +185,7 @@ def _may_be_local(head: RequestHead, path: PathFacts, *, is_post: bool) -> bool:
 
 def runs_model(path: PathFacts) -> bool:
     """Say whether a model may work for what is posted to a path: then it is recorded, and counts for budgets."""
-    return path.client_api not in _COUNTS and path.route not in _IDLE
+    return path.client_api not in _COUNTS and path.endpoint not in _IDLE
 
 
 def _priority(caller: Caller, terms: ClientTerms, *, asks_for_keys: bool) -> Priority:
@@ -202,6 +202,6 @@ def _answers(path: PathFacts) -> Answers:
     """Return what a POST to a path is answered with."""
     if path.client_api is not None:
         return Answers.RESPONSE if path.client_api is ApiKind.RESPONSES else Answers.JSON
-    if path.reads_body and path.route in _JSON_ANSWERS:
+    if path.reads_body and path.endpoint in _JSON_ANSWERS:
         return Answers.JSON
-    return Answers.JSON_OR_FILE if path.route is Endpoint.AUDIO else Answers.ANYTHING
+    return Answers.JSON_OR_FILE if path.endpoint is Endpoint.AUDIO else Answers.ANYTHING

@@ -333,7 +333,7 @@ class Gateway(ExchangeOwner):
     def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
         """Answer a request that never became an exchange."""
         request_id = self.parts.recorder.next_id()
-        endpoint = Endpoint.OTHER if head is None else self.parts.endpoints.facts(head.path).route
+        endpoint = Endpoint.OTHER if head is None else self.parts.endpoints.facts(head.path).endpoint
         self.parts.recorder.refused(request_id, head, endpoint, error, client.address)
         self.answer(client, head, error, request_id)
 

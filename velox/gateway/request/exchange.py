@@ -846,7 +846,7 @@ class Exchange(AttemptHost):
 
     async def _wait_for_capacity(self) -> Attempt:
         """Wait in line for one of those that could take it. Raises VeloxError."""
-        self.phase = "room"
+        self.phase = "capacity"
         gateway, route = self.gateway, self._route
         assert route is not None and self._routing is not None, "asked for once the route is known"
         until_s = min(self.deadline_s, self._forward_s + gateway.parts.limits.queue_timeout_s)

@@ -63,9 +63,9 @@ def longest_answer(peek: BodyFields) -> int:
     return min(max(peek.max_tokens, 0), _LONGEST_ANSWER) * n_answers(peek)
 
 
-def has_guess(route: Endpoint) -> bool:
+def has_guess(endpoint: Endpoint) -> bool:
     """Tell whether an estimate's answer may be taken for the real one: not where pictures or sound are made."""
-    return route in _GENERATING or route in _READING
+    return endpoint in _GENERATING or endpoint in _READING
 
 
 def recorded(estimate: Estimate, peek: BodyFields) -> Estimate:
@@ -86,13 +86,13 @@ class Estimator:
     bytes_per_token: int = 4
     default_max_tokens: int = 1024
 
-    def estimate(self, route: Endpoint, n_bytes: int, peek: BodyFields) -> Estimate:
+    def estimate(self, endpoint: Endpoint, n_bytes: int, peek: BodyFields) -> Estimate:
         """Return what a request with a body of `n_bytes` may cost. Only for bodies that name a model.
 
         `n` answers cost as much as n times one, and so do those to several prompts.
         """
         prompt = -(-n_bytes // self.bytes_per_token)
-        if route not in _GENERATING:
+        if endpoint not in _GENERATING:
             return Estimate(prompt, 0)
         max_tokens = self.default_max_tokens if peek.max_tokens is None else peek.max_tokens
         if peek.n > 1 or peek.n_prompts > 1:
@@ -100,7 +100,7 @@ class Estimator:
         answer = max_tokens if max_tokens < _MOST else _MOST
         return Estimate(prompt, answer, 0 if peek.max_tokens is None else answer)
 
-    def at_first(self, route: Endpoint, n_bytes: int) -> int:
+    def at_first(self, endpoint: Endpoint, n_bytes: int) -> int:
         """Return what a request may cost whose body has not been read: what the queue goes by."""
         prompt = -(-n_bytes // self.bytes_per_token)
-        return prompt + self.default_max_tokens if route in _GENERATING else prompt
+        return prompt + self.default_max_tokens if endpoint in _GENERATING else prompt

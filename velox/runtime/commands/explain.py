@@ -96,7 +96,7 @@ def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
     )
     weights = {entry.name: entry.weight for entry in settings.upstreams}
     names = {entry.caller_name for entry in settings.api_keys}
-    lines = [_caller_line(settings, asked.key), f"endpoint {facts.route.name.lower()}: {method} {asked.path}"]
+    lines = [_caller_line(settings, asked.key), f"endpoint {facts.endpoint.name.lower()}: {method} {asked.path}"]
     if asked.model is not None and model is None:
         lines.append("model: none is read from requests of this path, and routes by `models` are not for it")
     if model is None and facts.row is not None and facts.row.fills and found.route is not None:
@@ -163,7 +163,7 @@ def _without_api(settings: Settings, found: Explanation, facts: PathFacts, path:
         return None  # what can be translated depends on the model
     entries = {entry.name: entry for entry in settings.upstreams}
     rows = {entries[target.upstream].provider for target in (*found.targets, *found.fallbacks)}
-    if any(takes_path(PROVIDERS[name], facts.route, path) for name in rows):
+    if any(takes_path(PROVIDERS[name], facts.endpoint, path) for name in rows):
         return None
     return VeloxError(Reason.UNKNOWN_ROUTE, "the provider of this upstream has no API for this path")
 

@@ -88,7 +88,7 @@ def test_path_is_named_and_read_as_its_endpoint(path: bytes, route: Endpoint, re
     """A path's label and whether its body names a model follow from its last words, with or without /v1."""
     facts = Routes(("*",)).facts(path)
 
-    assert (facts.route, facts.reads_body) == (route, reads)
+    assert (facts.endpoint, facts.reads_body) == (route, reads)
 
 
 @pytest.mark.parametrize("path", [b"/metrics", b"/%6detrics", b"/debug/pprof/profile", b"/admin", b"/healthz"])
@@ -221,7 +221,7 @@ def test_calls_of_gemini_are_known_by_their_verb(call: bytes, route: Endpoint, c
     """One text to embed is another API than several are, as it has another form."""
     facts = Routes(("/",)).facts(b"/v1beta/models/gemini-x:" + call)
 
-    assert (facts.route, facts.client_api) == (route, client_api)
+    assert (facts.endpoint, facts.client_api) == (route, client_api)
     assert facts.named is not None and facts.named.model == "gemini-x"
 
 

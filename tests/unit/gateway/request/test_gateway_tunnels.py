@@ -138,7 +138,7 @@ def test_paths_that_take_a_websocket(path: bytes, upgrades: bool) -> None:
 
     assert routes.facts(path).upgrades is upgrades
     if b"realtime" in path.split(b"/"):
-        assert routes.facts(path).route is Endpoint.REALTIME
+        assert routes.facts(path).endpoint is Endpoint.REALTIME
     if upgrades:
         routes.check(head(path))
     else:
@@ -168,7 +168,7 @@ def test_settings_allow_more_websockets(more: tuple[str, ...], path: bytes, upgr
 
     if upgrades:
         assert routes.check(head(path)).upgrades
-        assert routes.facts(path).route is Endpoint.REALTIME
+        assert routes.facts(path).endpoint is Endpoint.REALTIME
     else:
         with pytest.raises(VeloxError):
             routes.check(head(path))

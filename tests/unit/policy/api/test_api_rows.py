@@ -33,7 +33,7 @@ def test_routes_and_keys_read_a_model_at_the_same_places(row: ApiRow, base: str)
     if row.words[-1] == "*":
         return
     assert (facts.row is row) is row.reads_body
-    assert facts.route is row.endpoint or not row.reads_body
+    assert facts.endpoint is row.endpoint or not row.reads_body
     assert reads_body(facts, head) is (row.place in (ModelPlace.BODY, ModelPlace.BODY_OR_FORM, ModelPlace.UNKNOWN))
     assert reads_form(facts, form) is (row.place is ModelPlace.BODY_OR_FORM)
 

@@ -21,7 +21,7 @@ def access(**more: object) -> bytes:
         "key_id": "key_1",
         "method": "POST",
         "path": "/v1/chat/completions",
-        "route": "chat",
+        "endpoint": "chat",
         "model": "gpt-x",
         "stream": False,
         "status": 200,

@@ -63,7 +63,7 @@ export function Requests({ session }) {
         { name: "age", number: true, cell: (row) => seconds(row.age_s) },
         { name: "phase", cell: (row) => row.phase },
         { name: "request", line: true, cell: (row) => html`<span class="mono">${row.id}</span>` },
-        { name: "route", text: true, cell: (row) => row.route_name || row.route },
+        { name: "route", text: true, cell: (row) => row.route_name || row.endpoint },
         { name: "upstream", text: true, cell: (row) => row.upstream || "–" },
         { name: "model", text: true, cell: (row) => row.model || "–" },
         { name: "key", text: true, cell: (row) => row.key || row.key_id || "–" },
