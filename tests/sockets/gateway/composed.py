@@ -195,7 +195,7 @@ def routing_of(
     balancer: Balancer | None = None,
     gate: MirrorGate | None = None,
     rules: GroupRules | None = None,
-    lines: CapacityWaiters | None = None,
+    waiters: CapacityWaiters | None = None,
 ) -> Routing:
     """Return the tables of some routes. balancer: of those in `to`. gate: of copies. rules: of the groups' health."""
     by_name: dict[str, list[Member]] = {}
@@ -203,7 +203,7 @@ def routing_of(
         by_name.setdefault(member.name, []).append(member)
     made = _Routes(by_name, UpstreamTable(1), {}, asyncio.get_running_loop())
     made.chosen, made.gate, made.rules = balancer, gate, rules
-    return Routing(RouteTable(routes), members, made.route, lines)
+    return Routing(RouteTable(routes), members, made.route, waiters)
 
 
 def group_of(members: Sequence[Member], balancer: Balancer | None = None, rules: GroupRules | None = None) -> Group:

@@ -177,10 +177,10 @@ def tables(
     members: Sequence[Member],
     *routes: RouteEntry,
     balancer: Balancer | None = None,
-    lines: CapacityWaiters | None = None,
+    waiters: CapacityWaiters | None = None,
 ) -> Routing:
-    """Return tables with some routes. balancer: of those that a route names in `to`. lines: for those who wait."""
-    return routing_of(members, *routes, balancer=balancer, lines=lines)
+    """Return tables with some routes. balancer: of those that a route names in `to`. waiters: its wait queues."""
+    return routing_of(members, *routes, balancer=balancer, waiters=waiters)
 
 
 def plan(

@@ -213,7 +213,7 @@ class Group:
     @property
     def has_capacity(self) -> bool:
         """True if a simple group's one member may have a request more."""
-        return not self.is_limited or self.members[0].concurrency.room > 0
+        return not self.is_limited or self.members[0].concurrency.free_slots > 0
 
     def has_room(self, now_s: float, closed: Collection[int] = (), *, allow_unhealthy: bool = False) -> bool | None:
         """Say whether one of those that pick() chooses from may have a request more; None: it chooses from none.
@@ -226,7 +226,7 @@ class Group:
         found = [n for n, weight in enumerate(weights) if weight > 0.0 and n not in closed]
         if allow_unhealthy and not found:
             found = [n for n, weight in enumerate(self._reachable(now_s)) if weight > 0.0 and n not in closed]
-        return any(self.members[n].concurrency.room > 0 for n in found) if found else None
+        return any(self.members[n].concurrency.free_slots > 0 for n in found) if found else None
 
     def _reachable(self, now_s: float) -> Sequence[float]:
         """Return the weights where all that health says of members is their keys' rest."""
@@ -247,7 +247,7 @@ class Group:
             ]
         if within_limits and self.is_limited:
             weights = [
-                weight if member.concurrency.room > 0 else 0.0
+                weight if member.concurrency.free_slots > 0 else 0.0
                 for weight, member in zip(weights, self.members, strict=True)
             ]
         candidates.weights = weights

@@ -30,7 +30,7 @@ from typing import Final, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.cluster.capacity import CapacityWaiters, Claim
+from velox.gateway.cluster.capacity import CapacityWaiters, QueueTicket
 from velox.gateway.cluster.group import Attempt, Group, PriorityLevel, level_of
 from velox.gateway.upstreams.member import Member
 from velox.heads import RequestHead
@@ -132,8 +132,8 @@ class Routing:
 
     __slots__ = (
         *("_alike", "_build", "_is_by_model", "_is_limited", "_parts", "_levels", "_table", "_resolved"),
-        *("has_always_room", "has_places"),
-        *("lines", "members", "n_open", "retired"),
+        *("always_has_capacity", "has_places"),
+        *("members", "n_open", "retired", "waiters"),
     )
 
     def __init__(
@@ -141,7 +141,7 @@ class Routing:
         table: RouteTable,
         members: Sequence[Member],
         build: Callable[[RouteEntry], RouteParts],
-        lines: CapacityWaiters | None = None,
+        waiters: CapacityWaiters | None = None,
     ) -> None:
         assert members, "settings name one at least"
         self.members: Final = tuple(members)
@@ -157,8 +157,8 @@ class Routing:
         self._is_limited: Final = any(member.concurrency.limit for member in members)
         has_unlimited = not all(member.concurrency.limit for member in members)
         # Requests may leave the queue whatever runs: their upstreams have no limits, or each has to look by itself.
-        self.has_always_room: Final = not self._is_limited or (has_unlimited and table.only is None)
-        self.lines: Final = lines or CapacityWaiters(_ANY)
+        self.always_has_capacity: Final = not self._is_limited or (has_unlimited and table.only is None)
+        self.waiters: Final = waiters or CapacityWaiters(_ANY)
         # An upstream's key: what is made with one, another one does not see.
         self.has_places: Final = len({(each.name, n) for each in members for n in range(len(each.forwarders))}) > 1
 
@@ -238,24 +238,24 @@ class Routing:
             found = self._parts[entry.name] = self._build(entry)
         return found
 
-    # -- room -------------------------------------------------------------------------------------
+    # -- capacity -------------------------------------------------------------------------------------
 
-    def room(self, n_active: int, n_asleep: int, now_s: float) -> int:
+    def free_slots(self, n_active: int, n_asleep: int, now_s: float) -> int:
         """Return how many more requests may leave the queue: for each there is room at some upstream.
 
         n_active: that have left the queue, with second attempts and copies for mirrors: whatever runs at an upstream.
-        Those of them that are in no attempt will be in one, too; but not those who wait in a line for another upstream
+        Those of them that are in no attempt will be in one, too; but not those who wait for another upstream
         than has room: a route must not wait for another one's upstream. n_asleep: of these, that wait for their time:
         others have their places meanwhile, but no more than the limit are lent, as nobody is asked when all wake at
         once.
         """
-        if self.has_always_room:
+        if self.always_has_capacity:
             return _ANY
         members = self._used(now_s)
         limit = sum(member.concurrency.limit or _ANY for member in members)
-        room = sum(max(0, member.concurrency.room) for member in members)
+        n_free = sum(max(0, member.concurrency.free_slots) for member in members)
         n_begun = sum(member.concurrency.n_begun for member in (*self.members, *self.retired))
-        return room - (n_active - n_begun - self.lines.n_waiting - min(n_asleep, limit))
+        return n_free - (n_active - n_begun - self.waiters.n_waiting - min(n_asleep, limit))
 
     def _used(self, now_s: float) -> Sequence[Member]:
         """Return the members that requests go to now: those of the first level that works, where all take one route."""
@@ -269,13 +269,13 @@ class Routing:
                 return found
         return groups[0].members
 
-    async def wait_for_capacity(self, cursor: RouteCursor, until_s: float, claim: Claim) -> Attempt:
+    async def wait_for_capacity(self, cursor: RouteCursor, until_s: float, ticket: QueueTicket) -> Attempt:
         """Wait until one of those that could take it has room for it. Raises VeloxError."""
-        return await self.lines.wait(cursor.levels, cursor.first, until_s, claim)
+        return await self.waiters.wait(cursor.levels, cursor.first, until_s, ticket)
 
     def found_capacity(self, now_s: float) -> None:
         """An attempt has ended, or an upstream takes more: wake the first of each line."""
-        self.lines.notify(now_s)
+        self.waiters.notify(now_s)
 
     # -- for the gauges -----------------------------------------------------------------------------
 

@@ -270,7 +270,7 @@ class Gateway(ExchangeOwner):
         if plan.terms.timeout_s < self._timed_below_s:
             exchange.set_timer()
         queue, now_ns = self.queue, exchange.started_ns
-        may_pass = not queue.n and self.routing.has_always_room and len(self._active) < self._max_inflight
+        may_pass = not queue.n and self.routing.always_has_capacity and len(self._active) < self._max_inflight
         if may_pass:  # a batch of them in each turn at most
             turn_s = self.loop.time()  # the same for a whole turn
             if turn_s != self._turn_s:
@@ -396,7 +396,7 @@ class Gateway(ExchangeOwner):
         now_s = now_ns / _NS_PER_S
         for late in queue.late(now_ns):
             self._refuse_late(late, now_ns)
-        for exchange, waited_ns in queue.take(self._room(), now_ns):
+        for exchange, waited_ns in queue.take(self._free_slots(), now_ns):
             exchange.taken_ns = now_ns
             if exchange.deadline_s <= now_s:
                 recorder.queued[exchange.plan.priority].observe(waited_ns)
@@ -436,13 +436,13 @@ class Gateway(ExchangeOwner):
         recorder.metrics.record_admission(priority, waited_ns, read_ns - now_ns, time.monotonic_ns() - read_ns)
         return True
 
-    def _room(self) -> int:
+    def _free_slots(self) -> int:
         """Return how many exchanges more may run."""
         n_active = len(self._active)
-        room = self.parts.limits.max_inflight - n_active
+        n_free = self.parts.limits.max_inflight - n_active
         # A copy for a mirror is no exchange, but runs at an upstream, as a second attempt does.
         n_running = n_active + self.n_hedges + self.mirrors.n_begun
-        return min(room, self.routing.room(n_running, self._n_asleep, self.loop.time()))
+        return min(n_free, self.routing.free_slots(n_running, self._n_asleep, self.loop.time()))
 
     async def sleep(self, seconds: float) -> None:
         """Let an exchange wait whose time has not come; others may have its place at the upstream meanwhile."""
@@ -485,7 +485,7 @@ class Gateway(ExchangeOwner):
 
     def _after_drain(self, now_ns: int) -> None:
         """More to do: at the next turn if there is room, else when a slot is free or the first is too late."""
-        if self._room() > 0:
+        if self._free_slots() > 0:
             self._drain_soon()
         elif self._late_timer is None:
             deadline_ns = self.queue.next_deadline_ns
@@ -502,7 +502,7 @@ class Gateway(ExchangeOwner):
     def account(self, exchange: Exchange, reason: Reason | None, status: int, tokens: int) -> None:
         """Free the slot and record how it ended. tokens: what it really cost, as far as that is known."""
         self._active.discard(exchange)
-        queue, lines = self.queue, self.routing.lines
+        queue, waiters = self.queue, self.routing.waiters
         now_ns = time.monotonic_ns()
         if exchange.n_attempts and not exchange.is_tunnel:
             # What was refused behind the gate took no server's time, and a tunnel's says nothing of a request's.
@@ -510,8 +510,8 @@ class Gateway(ExchangeOwner):
         if tokens != exchange.cost:
             self._correct(exchange, tokens)
         self.parts.recorder.ended(exchange, reason, status, now_ns)
-        if lines.n_waiting:
-            lines.notify(self.loop.time())
+        if waiters.n_waiting:
+            waiters.notify(self.loop.time())
         if queue.n:
             self._drain_soon()
 
@@ -521,7 +521,7 @@ class Gateway(ExchangeOwner):
         self._looks.begin(self._active)
         self._sockets.sweep(now_s, is_short_of_memory=self._refuses)
         routing, tunnels = self.routing, self.parts.tunnels
-        if self._room() > 0:
+        if self._free_slots() > 0:
             self.found_capacity()  # another upstream is the first one now
         self.parts.recorder.tunnels(tunnels.n_open, tunnels.moved())
         self.parts.recorder.upstream_concurrency(*routing.concurrency())

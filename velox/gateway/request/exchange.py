@@ -36,7 +36,7 @@ from velox.gateway.access.places import NOWHERE, Placement
 from velox.gateway.access.plan import RequestPlan
 from velox.gateway.answers.answers import Answers, Room, is_of_answer, names_own, unknown_object
 from velox.gateway.auth import seal_upload
-from velox.gateway.cluster.capacity import Claim
+from velox.gateway.cluster.capacity import QueueTicket
 from velox.gateway.cluster.group import UNSUPPORTED, Attempt, AttemptHost, Group, RetryDecision
 from velox.gateway.cluster.hedging import HedgedAttempts, hedged
 from velox.gateway.cluster.retries import EarlierFailure, RetryPolicy
@@ -850,8 +850,8 @@ class Exchange(AttemptHost):
         gateway, route = self.gateway, self._route
         assert route is not None and self._routing is not None, "asked for once the route is known"
         until_s = min(self.deadline_s, self._forward_s + gateway.parts.limits.queue_timeout_s)
-        claim = Claim(self.plan.caller.id, self.plan.priority, self.cost)
-        attempt = await self._routing.wait_for_capacity(self.cursor, until_s, claim)
+        ticket = QueueTicket(self.plan.caller.id, self.plan.priority, self.cost)
+        attempt = await self._routing.wait_for_capacity(self.cursor, until_s, ticket)
         self.reply = self._make_reply()
         if route.parts.mirror is not None:
             self._mirror(route.parts.mirror, self._routing)

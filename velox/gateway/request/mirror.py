@@ -170,14 +170,14 @@ class Mirrors:
                 if prepare is None:
                     if body is not None and is_large((body,)):
                         await attempt.rename(fields, body, self._turns)
-                        if group.is_limited and attempt.member.concurrency.room <= 0:
+                        if group.is_limited and attempt.member.concurrency.free_slots <= 0:
                             return Mirrored.DROPPED  # as below
                     prepared: Prepared | LocalAnswer = Prepared(
                         attempt.build(head, fields, body, to_be_read=calls is not None)
                     )
                 elif prepare_in_thread is not None and attempt.member.adapter is not None:
                     prepared = await prepare_in_thread(attempt, None if meter is None else meter.note)
-                    if group.is_limited and attempt.member.concurrency.room <= 0:
+                    if group.is_limited and attempt.member.concurrency.free_slots <= 0:
                         return Mirrored.DROPPED  # others have taken its place meanwhile
                 else:
                     prepared = prepare(attempt, None if meter is None else meter.note)

@@ -92,7 +92,7 @@ class ConcurrencyLimit:
         return self.n_begun
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more may begin; below 0: some began without asking, as second attempts do."""
         return _UNLIMITED
 
@@ -131,7 +131,7 @@ class FixedLimit(ConcurrencyLimit):
         return self._limit
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return self._limit - self.n_begun
 
 
@@ -175,7 +175,7 @@ class AdaptiveLimit(ConcurrencyLimit):
         return self.n_begun - self._n_lasting
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return int(self._limit) - self.in_flight
 
     def begin(self, now_s: float, *, is_tunnel: bool = False) -> None:

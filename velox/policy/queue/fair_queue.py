@@ -165,22 +165,22 @@ class FairQueue(Generic[T]):
         if now_ns - self._contended_ns < _CALM_NS:
             self._classes[priority].serve_alone(caller, cost or 1)
 
-    def take(self, room: int, now_ns: int) -> list[tuple[T, int]]:
-        """Remove those that are next, up to `room` and one batch; return each with how long it waited, in ns.
+    def take(self, n_free: int, now_ns: int) -> list[tuple[T, int]]:
+        """Remove those that are next, up to `n_free` and one batch; return each with how long it waited, in ns.
 
         Does not look at deadlines: call late() first. Charges each caller the item's cost; see correct().
         """
-        if room <= 0 or not self.n:
+        if n_free <= 0 or not self.n:
             return []
         if self._alone is not None:
             return [self._take_alone(now_ns)]
         self._now_ns = now_ns
         batch: list[tuple[T, int]] = []
-        for _ in range(min(room, self.batch, self.n)):
+        for _ in range(min(n_free, self.batch, self.n)):
             item, waiting = self._serve()
             self._forget(item, waiting)
             batch.append((item, now_ns - waiting.offered_ns))
-        left_behind = self.n > 0 and len(batch) == room
+        left_behind = self.n > 0 and len(batch) == n_free
         if left_behind:
             self._contended_ns = now_ns
         self._drain.took(len(batch), now_ns, self._standing.mean_ns, left_behind=left_behind)

@@ -41,7 +41,7 @@ class Noted(FixedLimit):
         self._grows = grows
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return self._n - self.n_begun
 
     def replied(self, began_s: float, first_byte_s: float, now_s: float, *, streamed: bool) -> bool:
@@ -157,7 +157,7 @@ def test_place_of_one_that_sleeps_is_used_by_others() -> None:
             sleeper.client_gone()
 
             await until(lambda: not made.n_active)
-            assert made.routing.room(0, 0, 0.0) == 1
+            assert made.routing.free_slots(0, 0, 0.0) == 1
 
     run(main)
 

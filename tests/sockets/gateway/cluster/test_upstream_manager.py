@@ -272,14 +272,14 @@ def test_what_runs_on_the_old_upstreams_takes_no_room_of_the_new(tmp_path: Path,
             await worker.eventually(lambda: b"data: 1" in client.written and worker.running() == [2])
 
             worker.replace(settings_of(tmp_path, *ways[1]))
-            assert worker.manager.routing.room(worker.gateway.n_active, 0, worker.loop.time()) == 2
+            assert worker.manager.routing.free_slots(worker.gateway.n_active, 0, worker.loop.time()) == 2
             assert (await worker.answer()).startswith(b"HTTP/1.1 200")
 
             a.step()
             await asyncio.wait_for(client.finished.wait(), 10)
             await worker.eventually(lambda: repr(worker.manager) == "<UpstreamManager 1 members, 0 retired>")
             assert worker.gateway.n_active == 1  # the one that asks for a WebSocket
-            assert worker.manager.routing.room(1, 0, worker.loop.time()) == 2
+            assert worker.manager.routing.free_slots(1, 0, worker.loop.time()) == 2
 
     run(main)
 
@@ -306,7 +306,7 @@ def test_what_runs_at_an_upstream_counts_under_its_limit_after_a_reload(
                 assert after is not before and after.concurrency is before.concurrency
                 assert after.concurrency.in_flight == 1
                 routing, now_s = worker.manager.routing, worker.loop.time()
-                assert routing.room(worker.gateway.n_active, 0, now_s) == after.concurrency.room
+                assert routing.free_slots(worker.gateway.n_active, 0, now_s) == after.concurrency.free_slots
             later, _ = worker.ask()
             if limit == "1":
                 await worker.eventually(lambda: worker.gateway.queue.n == 1)
@@ -412,10 +412,10 @@ def test_who_waits_for_room_waits_on_over_a_reload(tmp_path: Path, servers: Two)
             clients = [worker.ask()[0]]
             await worker.eventually(lambda: b"data: 1" in clients[0].written)
             clients.append(worker.ask()[0])
-            await worker.eventually(lambda: "[1]" in repr(worker.manager.routing.lines))
+            await worker.eventually(lambda: "[1]" in repr(worker.manager.routing.waiters))
             worker.replace(settings_of(tmp_path, lines, [*routes[:1], "name: t, to: a"]))
             clients.append(worker.ask()[0])
-            await worker.eventually(lambda: "[1, 1]" in repr(worker.manager.routing.lines))
+            await worker.eventually(lambda: "[1, 1]" in repr(worker.manager.routing.waiters))
 
             for client in clients:
                 await until(lambda client=client: b"data: 1" in client.written)

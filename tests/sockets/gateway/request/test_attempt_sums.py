@@ -127,7 +127,7 @@ def test_nothing_is_left_in_flight(seed: int, hedged: bool) -> None:
             assert [each.health._n_waiting for each in members] == [0] * 5
             assert ["0 asked" in repr(each.latency) for each in members] == [True] * 5
             assert [each.n_open for each in upstreams] == [0] * 5
-            assert (routing.n_open, made.n_hedges, repr(routing.lines)) == (0, 0, "<CapacityWaiters []>")
+            assert (routing.n_open, made.n_hedges, repr(routing.waiters)) == (0, 0, "<CapacityWaiters []>")
             for each in members:
                 each.pool.close()
 

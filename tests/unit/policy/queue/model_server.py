@@ -132,7 +132,7 @@ class ModelServer:
 
     def _send(self) -> None:
         for limit in self.limits:
-            while limit.room > 0 and (self.offered is None or self._n_inside < self.offered):
+            while limit.free_slots > 0 and (self.offered is None or self._n_inside < self.offered):
                 self._request(limit)
 
     @property

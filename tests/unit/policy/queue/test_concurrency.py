@@ -29,13 +29,13 @@ def test_fixed_limit_has_room_for_so_many() -> None:
     """Tunnels count, and an end makes room."""
     limit = FixedLimit(2)
     limit.begin(0.0)
-    assert limit.room == 1
+    assert limit.free_slots == 1
     limit.begin(0.0, is_tunnel=True)
-    assert (limit.room, limit.in_flight, limit.n_begun) == (0, 2, 2)
+    assert (limit.free_slots, limit.in_flight, limit.n_begun) == (0, 2, 2)
 
     limit.ended(0.0, 1.0, replied=True, is_tunnel=True)
 
-    assert limit.room == 1
+    assert limit.free_slots == 1
     assert repr(limit) == "<FixedLimit 1 of 2>"
 
 
@@ -45,7 +45,7 @@ def test_no_limit_always_has_room() -> None:
     for _ in range(10_000):
         limit.begin(0.0)
 
-    assert limit.room > 10_000 and limit.limit == 0
+    assert limit.free_slots > 10_000 and limit.limit == 0
 
 
 # -- adaptive: the knee -----------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_limit_grows_no_further_than_the_worker_could_use() -> None:
 
 def first_round(limit: AdaptiveLimit, first_byte_s: float, now_s: float) -> bool:
     """Begin as many as may, and let them all reply; return whether there is more room then."""
-    n = limit.room
+    n = limit.free_slots
     for _ in range(n):
         limit.begin(now_s)
     grew = [limit.replied(now_s, first_byte_s, now_s + first_byte_s, streamed=True) for _ in range(n)]
@@ -409,7 +409,7 @@ def test_limit_is_never_below_one() -> None:
         limit.ended(float(n), n + 0.2, replied=True)
         refuse_all(limit, n + 0.5, 20)
 
-    assert (limit.limit, limit.room) == (1, 1)
+    assert (limit.limit, limit.free_slots) == (1, 1)
 
 
 def test_tunnels_do_not_count() -> None:
@@ -418,12 +418,12 @@ def test_tunnels_do_not_count() -> None:
     limit.begin(0.0, is_tunnel=True)
     limit.begin(0.0)
 
-    assert (limit.in_flight, limit.n_begun, limit.room) == (1, 2, 3)
+    assert (limit.in_flight, limit.n_begun, limit.free_slots) == (1, 2, 3)
 
     limit.ended(0.0, 1.0, replied=False, is_tunnel=True)
     limit.ended(0.0, 1.0, replied=False)
 
-    assert (limit.in_flight, limit.n_begun, limit.room) == (0, 0, 4)
+    assert (limit.in_flight, limit.n_begun, limit.free_slots) == (0, 0, 4)
     assert "0 of 4" in repr(limit)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.sockets.gateway.core_attempts import run
 from tests.sockets.gateway.core_plans import fail, member, plan, refuse_key, route, tables
 from velox.errors import Reason, VeloxError
-from velox.gateway.cluster.capacity import CapacityWaiters, Claim
+from velox.gateway.cluster.capacity import CapacityWaiters, QueueTicket
 from velox.gateway.cluster.group import Attempt
 from velox.gateway.cluster.routing import Routing
 from velox.gateway.upstreams.member import Member
@@ -45,12 +45,12 @@ class Client:
         priority: Priority = Priority.NORMAL,
     ) -> None:
         self.routing: Final = routing
-        self._claim: Final = Claim(caller, priority)
+        self._ticket: Final = QueueTicket(caller, priority)
         self._way: Final = plan(routing, model)
         self.task: Final = asyncio.get_running_loop().create_task(self._go(now() + timeout_s))
 
     async def _go(self, until_s: float) -> Attempt:
-        pick = self._way.first(now()) or await self.routing.wait_for_capacity(self._way, until_s, self._claim)
+        pick = self._way.first(now()) or await self.routing.wait_for_capacity(self._way, until_s, self._ticket)
         pick.member.concurrency.begin(now())
         return pick
 
@@ -80,14 +80,14 @@ async def turns() -> None:
 
 def lines(routing: Routing) -> str:
     """Return who waits."""
-    return repr(routing.lines)
+    return repr(routing.waiters)
 
 
 def test_line_that_is_full_refuses_at_once() -> None:
     """Those who wait count as running: some of what may run stays for requests that have room elsewhere."""
 
     async def main() -> None:
-        routing = tables([limited("a")], route("r", "a"), lines=CapacityWaiters(2))
+        routing = tables([limited("a")], route("r", "a"), waiters=CapacityWaiters(2))
         clients = [Client(routing) for _ in range(4)]
         await turns()
         *others, last = clients
@@ -355,7 +355,7 @@ def test_line_that_is_full_of_one_callers_requests_has_a_place_for_another() -> 
     """The newest of the longest goes for it, and hears that the line is full."""
 
     async def main() -> None:
-        routing = tables([limited("a")], route("r", "a"), lines=CapacityWaiters(3))
+        routing = tables([limited("a")], route("r", "a"), waiters=CapacityWaiters(3))
         inside = Client(routing)
         loud = [Client(routing, caller=b"loud") for _ in range(4)]
         await turns()
@@ -364,7 +364,7 @@ def test_line_that_is_full_of_one_callers_requests_has_a_place_for_another() -> 
 
         errors = [client.task.exception() for client in loud[2:]]
         assert [isinstance(each, VeloxError) and each.reason for each in errors] == [Reason.QUEUE_FULL] * 2
-        assert lines(routing) == "<CapacityWaiters [3]>" and routing.lines.n_waiting == 3
+        assert lines(routing) == "<CapacityWaiters [3]>" and routing.waiters.n_waiting == 3
         for client in (loud[0], quiet, loud[1]):
             inside.end()
             await turns()
@@ -379,7 +379,7 @@ def test_place_of_one_that_leaves_just_now_goes_to_who_comes() -> None:
     """It is in the line until its task runs: neither is the newcomer told of a bug, nor is a place left unused."""
 
     async def main() -> None:
-        routing = tables([limited("a", 2)], route("r", "a"), lines=CapacityWaiters(4))
+        routing = tables([limited("a", 2)], route("r", "a"), waiters=CapacityWaiters(4))
         inside = [Client(routing) for _ in range(2)]
         loud = [Client(routing, caller=b"loud") for _ in range(4)]
         await turns()
@@ -455,17 +455,17 @@ def test_room_is_counted_over_all_upstreams_of_several_routes() -> None:
         members = [limited("a", 2), limited("b", 3)]
         routes = (route("r", "a", match=Match(models=("x",))), route("s", "b", match=Match(models=("y",))))
         routing = tables(members, *routes)
-        assert routing.room(0, 0, now()) == 5
+        assert routing.free_slots(0, 0, now()) == 5
         clients = [Client(routing, "x") for _ in range(2)]
         await turns()
-        assert routing.room(2, 0, now()) == 3
-        assert routing.room(3, 0, now()) == 2  # one has left the queue and is in no attempt yet
-        assert routing.room(3, 1, now()) == 3  # it waits for its time
+        assert routing.free_slots(2, 0, now()) == 3
+        assert routing.free_slots(3, 0, now()) == 2  # one has left the queue and is in no attempt yet
+        assert routing.free_slots(3, 1, now()) == 3  # it waits for its time
         for each in clients:
             each.end()
 
-        assert tables([member("a")], route("r", "a")).room(10_000, 0, now()) > 10_000
-        assert tables([*members, member("c")], *routes, route("t", "c")).room(10_000, 0, now()) > 10_000
+        assert tables([member("a")], route("r", "a")).free_slots(10_000, 0, now()) > 10_000
+        assert tables([*members, member("c")], *routes, route("t", "c")).free_slots(10_000, 0, now()) > 10_000
 
     run(main)
 
@@ -481,12 +481,12 @@ def test_line_at_one_upstream_holds_up_nobody_else() -> None:
         await turns()
         assert lines(routing) == "<CapacityWaiters [8]>"
 
-        assert routing.room(9, 0, now()) == 2
+        assert routing.free_slots(9, 0, now()) == 2
 
         for each in clients:
             each.task.cancel()
         await turns()
-        assert routing.room(1, 0, now()) == 2
+        assert routing.free_slots(1, 0, now()) == 2
 
     run(main)
 
@@ -497,11 +497,11 @@ def test_room_of_one_route_is_that_of_its_first_stage_that_is_well() -> None:
     async def main() -> None:
         a, b = members = [limited("a", 2), limited("b", 3)]
         routing = tables(members, route("r", "a", fallback=["b"]))
-        assert routing.room(0, 0, now()) == 2
+        assert routing.free_slots(0, 0, now()) == 2
         fail(a)
-        assert routing.room(0, 0, now()) == 3
+        assert routing.free_slots(0, 0, now()) == 3
         fail(b)
 
-        assert routing.room(0, 0, now()) == 2
+        assert routing.free_slots(0, 0, now()) == 2
 
     run(main)
