@@ -25,7 +25,7 @@ from typing import Final, Protocol, cast
 from velox.errors import Reason, VeloxError
 from velox.net.client.backlog import unsent_bytes
 from velox.net.client.body_budget import BodyBudget
-from velox.net.message_room import MessageRoom
+from velox.net.message_budget import MessageBudget
 from velox.net.tls_unread import unread
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.net.upstream.read_pace import ReadPace
@@ -156,7 +156,7 @@ class Tunnel:
         asks_others: for what the gate wants; None: it wants nothing.
         """
         self.upstream.gate = watch
-        self.client.hold(gate, MessageRoom(bodies, self._limits.pace), asks_others)
+        self.client.hold(gate, MessageBudget(bodies, self._limits.pace), asks_others)
 
     def tap(self, up: Gate, down: Gate) -> None:
         """Have what passes read, from the client and from the upstream; after guard(), if there is one."""
@@ -285,7 +285,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
         self._n_unsent = 0  # at the last look, with what the kernel holds
         self._progress_s = 0.0  # when that had last changed
         self._held: HoldingGate | None = None  # the gate, where it holds messages
-        self._room: MessageRoom | None = None  # for them
+        self._budget: MessageBudget | None = None  # for them
         self._asks_others: Asking | None = None
         self._asking: asyncio.Task[None] | None = None  # about the next message; meanwhile nothing is read
         self.waits_since_s = 0.0  # that message does; 0: none waits
@@ -379,24 +379,24 @@ class TunnelEnd(asyncio.BufferedProtocol):
         self._write_paused = False
         self.peer._resume()
 
-    # -- RoomOwner ----------------------------------------------------------------------------------
+    # -- PausedConnection ----------------------------------------------------------------------------------
 
-    def room_came(self) -> None:
-        """See RoomOwner."""
+    def resume_reading(self) -> None:
+        """See PausedConnection."""
         if not self.peer._write_paused:
             self._resume()
 
-    def room_refused(self) -> None:
-        """See RoomOwner."""
+    def message_refused(self) -> None:
+        """See PausedConnection."""
         message = "no memory for this message came free in time"
         self._tunnel.close(VeloxError(Reason.OVERLOAD_MEMORY, message), message, TRY_LATER)
 
     # -- for the tunnel and the peer ----------------------------------------------------------------
 
-    def hold(self, gate: HoldingGate, room: MessageRoom, asks_others: Asking | None) -> None:
+    def hold(self, gate: HoldingGate, budget: MessageBudget, asks_others: Asking | None) -> None:
         """Let messages pass when they were looked at."""
         self.gate = self._held = gate
-        self._room = room
+        self._budget = budget
         self._asks_others = asks_others
 
     def tap(self, reader: Gate) -> None:
@@ -405,7 +405,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
 
     def is_late(self, now_s: float) -> bool:
         """True when a message that is held comes too slowly."""
-        return self._room is not None and self._room.is_late(now_s)
+        return self._budget is not None and self._budget.is_late(now_s)
 
     def let_go(self) -> None:
         """Hold nothing any more: no message will become whole. What the peer has still to take is held on."""
@@ -414,9 +414,9 @@ class TunnelEnd(asyncio.BufferedProtocol):
         asking, self._asking = self._asking, None
         if asking is not None:
             asking.cancel()
-        if self._room is not None:
-            self._room.stand_still()
-            self._room.shrink(self.peer.n_unsent)
+        if self._budget is not None:
+            self._budget.stand_still()
+            self._budget.shrink(self.peer.n_unsent)
 
     def send(self, data: bytes) -> None:
         """Send bytes of the peer; they are dropped when nothing more can be sent."""
@@ -487,20 +487,20 @@ class TunnelEnd(asyncio.BufferedProtocol):
             peer.send(data)
             if self._held is not None and self._held.wanted and self._asking is None:
                 self._ask_others(self._held)
-            if self._room is not None:
-                self._settle(self._room, n_bytes)
+            if self._budget is not None:
+                self._settle(self._budget, n_bytes)
 
-    def _settle(self, room: MessageRoom, n_bytes: int) -> None:
+    def _settle(self, budget: MessageBudget, n_bytes: int) -> None:
         """Have room for what is held, or wait for it. n_bytes: that came."""
         if self._held is None:
             return
         n_held = self._held.held_bytes
-        room.hold(n_held + self.peer.n_unsent, self)
-        if room.waits or self.peer._write_paused or self._asking is not None:
-            room.stand_still()
+        budget.hold(n_held + self.peer.n_unsent, self)
+        if budget.waits or self.peer._write_paused or self._asking is not None:
+            budget.stand_still()
             self._pause()
         else:
-            room.came(n_bytes, self._tunnel.loop.time(), is_open=n_held > 0)
+            budget.came(n_bytes, self._tunnel.loop.time(), is_open=n_held > 0)
 
     def _ask_others(self, held: HoldingGate) -> None:
         """Ask for what the next message waits for; it is not read on until that is known."""
@@ -523,7 +523,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
             self._asking, self.waits_since_s = None, 0.0
             held.answered()
             self._received(b"")
-            self.room_came()  # reads on, unless there is more to wait for
+            self.resume_reading()  # reads on, unless there is more to wait for
 
     def _checked(self, gate: Gate, data: bytes) -> bytes:
         """Return what may pass; the first message that may not closes both sides."""
@@ -571,9 +571,9 @@ class TunnelEnd(asyncio.BufferedProtocol):
     def _resume(self) -> None:
         if self._is_in_line or self._asking is not None:
             return
-        if self._room is not None:
-            self._settle(self._room, 0)
-            if self._room.waits:
+        if self._budget is not None:
+            self._settle(self._budget, 0)
+            if self._budget.waits:
                 return
         transport = self._transport
         if transport is not None and not (self._got_eof or transport.is_closing() or transport.is_reading()):

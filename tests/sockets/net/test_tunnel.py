@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_S
 from tests.sockets.net.core_ingress import eventually
 from velox.errors import Reason, VeloxError
 from velox.net.client.body_budget import BodyBudget
-from velox.net.message_room import FREE_BYTES
+from velox.net.message_budget import FREE_BYTES
 from velox.net.tunnel import CLOSE_S, READ_BYTES, UNSENT_BYTES, Asking, Tunnel, TunnelLimits
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.protocol.websocket.handshake import FrameScanner, close_frame

@@ -10,7 +10,7 @@ import trustme
 from velox.gateway.limits import limiter
 from velox.gateway.request import mirror
 from velox.gateway.websocket import responses_socket, sockets
-from velox.net import message_room, tunnel
+from velox.net import message_budget, tunnel
 from velox.net.client import http1, plain_socket, reply_buffer_budget, tls
 from velox.net.upstream import http2, interface
 from velox.protocol.http1.request import Http1Limits
@@ -48,7 +48,7 @@ def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     assert INGRESS_SETTINGS.max_streams_local == capacity._STREAMS
     assert capacity._NARROW_WINDOW == http2.NARROW_WINDOW_BYTES
     assert capacity._READ == tunnel.READ_BYTES
-    assert capacity._AHEAD == capacity._UNSENT == message_room.FREE_BYTES, "what messages hold beside the budget"
+    assert capacity._AHEAD == capacity._UNSENT == message_budget.FREE_BYTES, "what messages hold beside the budget"
     assert capacity._CONVERSATIONS == sockets._MOST_KEPT_BYTES
     assert capacity._TURNS == responses_socket._MOST_TURNS
     assert len(interface.ReadBuffer().view) == capacity._UPSTREAM_READ

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # loads a dialect, which most gateways don't need
 __all__ = [
     "REFERRING",
     "Answers",
-    "Room",
+    "BodyBudgetRelease",
     "is_of_answer",
     "names_own",
     "unknown_object",
@@ -83,8 +83,8 @@ class Answers:
         return None if told is None else (200, list(_HEADERS), told)
 
 
-class Room(ReplyFilter):
-    """Gives back, with the end of its reply, the room of what was unfolded."""
+class BodyBudgetRelease(ReplyFilter):
+    """Gives back to the body budget, at the end of the reply, what inserted answers have taken."""
 
     __slots__ = ("_bodies", "_n_bytes")
     order: ClassVar[int] = FilterOrder.BODY_BUDGET

@@ -34,7 +34,7 @@ from velox.gateway.access.own_pages import OwnPages
 from velox.gateway.access.ownership import ListFilter
 from velox.gateway.access.places import NOWHERE, Placement
 from velox.gateway.access.plan import RequestPlan
-from velox.gateway.answers.answers import Answers, Room, is_of_answer, names_own, unknown_object
+from velox.gateway.answers.answers import Answers, BodyBudgetRelease, is_of_answer, names_own, unknown_object
 from velox.gateway.auth import seal_upload
 from velox.gateway.cluster.capacity import QueueTicket
 from velox.gateway.cluster.group import UNSUPPORTED, Attempt, AttemptHost, Group, RetryDecision
@@ -770,7 +770,7 @@ class Exchange(AttemptHost):
         bodies = self.gateway.parts.tunnels.bodies
         if not bodies.take_unless_waiting(more):
             raise no_room(close=False)
-        self._filters = insert_in_order(self._filters, Room(bodies, more))
+        self._filters = insert_in_order(self._filters, BodyBudgetRelease(bodies, more))
         self.body = unfolded.body
         guard, placement = self.plan.guard, self._placement
         if placement is not None and placement.places and guard is not None and guard.owned is not None:

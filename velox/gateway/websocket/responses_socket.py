@@ -41,7 +41,7 @@ from velox.heads import Header, Headers, RequestHead
 from velox.net.application import ChunkWriter, Client, ClientExchange, PairsOnly, Successor
 from velox.net.client.backlog import Backlog
 from velox.net.client.refusals import no_room
-from velox.net.message_room import MessageRoom
+from velox.net.message_budget import MessageBudget
 from velox.net.tunnel import UNSENT_BYTES, TlsTransport
 from velox.net.turn_budget import TurnBudget
 from velox.protocol.reply_body import is_events
@@ -126,7 +126,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._on_closed: Final = on_closed
         self._limits: Final = owner.parts.tunnels.limits
         self._fields: Final = _turn_fields(head, asks_for_keys=owner.parts.auth.asks)
-        self._room: Final = MessageRoom(owner.parts.tunnels.bodies, self._limits.pace)
+        self._message_budget: Final = MessageBudget(owner.parts.tunnels.bodies, self._limits.pace)
         self._most_bytes: Final = min(MOST_BYTES, self._limits.body_bytes)
         self._reader = FrameReader(self._most_bytes)
         self.messages = SocketMessages(passes_unknown=owner.parts.answers is not None)
@@ -173,7 +173,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             turn.client_gone(stalled=stalled)
         self._turns.clear()
         self._go_deaf()
-        self._room.shrink(0)
+        self._message_budget.shrink(0)
         self._on_closed(self)
 
     def client_paused(self) -> None:
@@ -269,14 +269,14 @@ class ResponsesSocket(asyncio.BufferedProtocol):
 
     def _settle(self) -> None:
         """Have room for what is held, or wait for it."""
-        self._room.hold(self._n_held, self)
+        self._message_budget.hold(self._n_held, self)
         self._steer_reading()
 
-    def room_came(self) -> None:
+    def resume_reading(self) -> None:
         """See RoomOwner."""
         self._settle()
 
-    def room_refused(self) -> None:
+    def message_refused(self) -> None:
         """See RoomOwner."""
         self.close(TRY_LATER, "no memory for this message came free in time")
 
@@ -288,7 +288,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             self._reader.add(data)
             self._read()
             self._settle()
-            self._room.came(len(data), self.moved_s, is_open=self._reader.held_bytes > 0 and self._is_reading)
+            self._message_budget.came(len(data), self.moved_s, is_open=self._reader.held_bytes > 0 and self._is_reading)
 
     def _read(self) -> None:
         """Take what has come, frame by frame, while the client takes what it is told and there is time for it."""
@@ -327,17 +327,17 @@ class ResponsesSocket(asyncio.BufferedProtocol):
 
     def _steer_reading(self) -> None:
         """Read from the client, or not."""
-        waits = self.is_write_paused or self._room.waits or self._is_in_line or self._looking is not None
+        waits = self.is_write_paused or self._message_budget.waits or self._is_in_line or self._looking is not None
         transport, may_read = self._transport, not waits
         if transport is None or transport.is_closing() or may_read is self._is_reading:
             return
         self._is_reading = may_read
         if may_read:
             transport.resume_reading()
-            self._room.came(0, self._owner.loop.time(), is_open=self._reader.held_bytes > 0)
+            self._message_budget.came(0, self._owner.loop.time(), is_open=self._reader.held_bytes > 0)
         else:
             transport.pause_reading()
-            self._room.stand_still()
+            self._message_budget.stand_still()
 
     def _take_frame(self, opcode: int, payload: bytes | bytearray) -> None:
         if opcode == PING:
@@ -487,7 +487,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         if turn.n_bytes > most_bytes:
             message = f"body is over the limit of {most_bytes} bytes (VELOX_MAX_BODY)"
             raise VeloxError(Reason.BODY_TOO_LARGE, message)
-        if not self._room.has_room(self._n_held + turn.n_bytes):
+        if not self._message_budget.take_now(self._n_held + turn.n_bytes):
             raise no_room(close=False)
 
     def _refuse(self, exc: BadRequestError | VeloxError, lane: str | None) -> None:
@@ -551,7 +551,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             transport.abort()
         elif self._owner.draining and not self._turns:
             self._leave()
-        elif self._room.is_late(now_s):
+        elif self._message_budget.is_late(now_s):
             self.close(POLICY, "a message came too slowly (VELOX_BODY_TIMEOUT, VELOX_CLIENT_MIN_RATE)")
         elif limits.total_s and now_s - self._began_s >= limits.total_s:
             self.close(GOING_AWAY, "the connection has reached its longest time")
@@ -582,7 +582,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         for turn in tuple(self._turns.values()):
             turn.client_gone()
         self._turns.clear()
-        self._room.shrink(0)
+        self._message_budget.shrink(0)
         self._steer_reading()
 
     def _end(self) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from velox.dialects.responses.kept import KeptAnswer
 from velox.errors import Reason, VeloxError
-from velox.gateway.answers.answers import Answers, Room, is_of_answer, names_own
+from velox.gateway.answers.answers import Answers, BodyBudgetRelease, is_of_answer, names_own
 from velox.gateway.answers.kept_answers import KeptAnswers, ReadAnswer
 from velox.gateway.answers.values import AnswersDownError, Changed, Unfolded
 from velox.gateway.reply.filters import FilterChain, ReplyFilter
@@ -244,11 +244,11 @@ def test_room_of_an_unfolded_request_is_given_back_once() -> None:
     """With the end of its exchange, whether it had a reply or not."""
     bodies = BodyBudget(100, 1.0, lambda: 0.0)
     assert bodies.take_now(60)
-    room = Room(bodies, 60)
-    room.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
-    assert not room.reads_body
-    room.close()
-    room.close()
+    release = BodyBudgetRelease(bodies, 60)
+    release.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
+    assert not release.reads_body
+    release.close()
+    release.close()
     assert bodies.taken_bytes == 0
 
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from velox.gateway.access.ownership import Recording, WholeReply
-from velox.gateway.answers.answers import Room
+from velox.gateway.answers.answers import BodyBudgetRelease
 from velox.gateway.answers.kept_answers import ReadAnswer
 from velox.gateway.cache.response_cache import CacheStoreFilter
 from velox.gateway.limits.cost_filter import CostFilter
@@ -34,7 +34,7 @@ KINDS: list[type[ReplyFilter]] = [
     Recording,
     ReadAnswer,
     CacheStoreFilter,
-    Room,
+    BodyBudgetRelease,
     CostFilter,
     HeaderRuleFilter,
     TimingFilter,

@@ -20,7 +20,7 @@ from velox.gateway.request.tunnels import Tunnels
 from velox.gateway.websocket.responses_socket import ResponsesSocket
 from velox.heads import RequestHead, WebSocketOffer
 from velox.net.client.body_budget import BodyBudget
-from velox.net.message_room import FREE_BYTES
+from velox.net.message_budget import FREE_BYTES
 from velox.net.tunnel import TunnelLimits
 from velox.net.turn_budget import TURN_S, TurnBudget
 from velox.protocol.json.body import BodyReader

@@ -1,9 +1,9 @@
-"""The room that the messages of one WebSocket take, where Velox holds them until they are whole.
+"""The memory that messages of one WebSocket take of the body budget, where they are held until they are complete.
 
-    hold()       so much is held now: of the budget of request bodies, above what is counted with each connection
+    hold()       take for the bytes that are held now, above what is counted with each connection; else wait
     came()       more came of a message: it may be silent no longer, and come no slower, than a request's body
 
-Knows: what is taken, who waits for room, how long a message may still take. Does not know: frames, or who holds what.
+Knows: what is taken, who waits, how long a message may still take. Does not know: frames, or who holds what.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from typing import Final, Protocol
 from velox.net.client.body_budget import BodyBudget
 from velox.policy.pace import Pace, PaceRules
 
-__all__ = ["FREE_BYTES", "MessageRoom", "RoomOwner"]
+__all__ = ["FREE_BYTES", "MessageBudget", "PausedConnection"]
 
 # What a connection holds without asking. Each is counted with as much that was sent ahead (runtime/capacity.py).
 FREE_BYTES: Final = 64 * 1024
 
 
-class RoomOwner(Protocol):
-    """A connection that is not read from while it waits for room."""
+class PausedConnection(Protocol):
+    """A connection that is not read while it waits for the budget."""
 
-    def room_came(self) -> None:
-        """There is room for what is held: read on."""
+    def resume_reading(self) -> None:
+        """The budget has granted what is held: read on."""
 
-    def room_refused(self) -> None:
-        """None came in time."""
+    def message_refused(self) -> None:
+        """The budget granted nothing in time: refuse the message."""
 
 
-class MessageRoom:
-    """Of one connection. budget: of all bodies of the worker.
+class MessageBudget:
+    """What one connection has taken. budget: of all bodies of the worker.
 
-    It knows who it is of only while room is waited for: who has it would else be in a reference cycle with it.
+    It refers to the connection only while that waits: else both would be in a reference cycle.
     """
 
     __slots__ = ("_budget", "_deadline_s", "_owner", "_pace", "_taken", "waits")
 
     def __init__(self, budget: BodyBudget, rules: PaceRules) -> None:
         self._budget: Final = budget
-        self._owner: RoomOwner | None = None  # while it waits
+        self._owner: PausedConnection | None = None  # while it waits
         self._pace: Final = Pace(rules)
         self._deadline_s = 0.0  # of the message that has begun; 0: none has, or it is not read
         self._taken = 0
-        self.waits = False  # for room; meanwhile nothing may be read
+        self.waits = False  # for the budget; meanwhile nothing may be read
 
     def __repr__(self) -> str:
-        return f"<MessageRoom taken={self._taken}{' waits' if self.waits else ''}>"
+        return f"<MessageBudget taken={self._taken}{' waits' if self.waits else ''}>"
 
-    def hold(self, n_bytes: int, owner: RoomOwner) -> None:
-        """So much is held now. Where there is no room for it, it is waited for. owner: hears of the end of that."""
+    def hold(self, n_bytes: int, owner: PausedConnection) -> None:
+        """Take for n_bytes held in all; wait where the budget has none left. owner: called at the end of the wait."""
         more = self._missing(n_bytes)
         if more <= 0:
             self.shrink(n_bytes)
@@ -59,8 +59,8 @@ class MessageRoom:
             else:
                 self.waits, self._owner, self._deadline_s = True, owner, 0.0
 
-    def has_room(self, n_bytes: int) -> bool:
-        """Take room for so much in all, if there is some now."""
+    def take_now(self, n_bytes: int) -> bool:
+        """Take for n_bytes held in all, if the budget has it now; return whether it had."""
         more = self._missing(n_bytes)
         if more > 0:
             if not self._budget.take_now(more):
@@ -69,7 +69,7 @@ class MessageRoom:
         return True
 
     def shrink(self, n_bytes: int) -> None:
-        """No more than so much is held now, and nothing is waited for."""
+        """Give back what is above n_bytes, and wait no longer."""
         if self.waits:
             self._waited()
             self._budget.forget(self)
@@ -100,14 +100,14 @@ class MessageRoom:
     def budget_granted(self, n_bytes: int) -> None:
         """See BudgetWaiter."""
         self._taken += n_bytes
-        self._waited().room_came()
+        self._waited().resume_reading()
 
     def budget_refused(self) -> None:
         """See BudgetWaiter."""
-        self._waited().room_refused()
+        self._waited().message_refused()
 
-    def _waited(self) -> RoomOwner:
-        """Wait no longer; return who has."""
+    def _waited(self) -> PausedConnection:
+        """End the wait; return the connection that waited."""
         owner, self._owner = self._owner, None
         assert owner is not None, "somebody waits"
         self.waits = False
