@@ -395,7 +395,7 @@ def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
         except ValueError as exc:
             print(f"velox check: --key -: {exc} on standard input", file=sys.stderr)
             return 2
-        if key is None and settings.asks_for_keys:
+        if key is None and settings.requires_keys:
             print("caller: none, the gateway does not know this key")
             print("refused with 401 auth_invalid: no valid API key was given; send Authorization: Bearer KEY")
             return 1

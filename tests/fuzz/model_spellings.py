@@ -346,7 +346,7 @@ class Gate:
                 offer=WebSocketOffer(b"k", (), b"") if is_socket else None,
             )
             self._routes.check(head)
-            plan = plan_of(head, CALLER, self._routes, self._estimator, self._access, asks_for_keys=True)
+            plan = plan_of(head, CALLER, self._routes, self._estimator, self._access, requires_keys=True)
             if head.has_body and plan.forbids_body:
                 return None
             if is_socket:

@@ -43,29 +43,29 @@ _NO_DIGEST: Final = bytes(32)
 _OTHER_SCHEME: Final = b" "  # no key begins with it
 _ID_BYTES: Final = 8
 _NO_PAGES: Final = WebOrigins(())
-_MARK: Final = struct.Struct("=QQ")
+_CHECKSUM: Final = struct.Struct("=QQ")
 _MASK: Final = 2**64 - 1
 
 
 class Authenticator:
     """Checks the key of a request. keys: none means that anyone may call, and that stays so.
 
-    asks: a key is asked for though there is none now. hosts: names, lower-case, whose pages may ask without one; pages:
-    their origins.
-    secret: what passes of addresses are made with; several gateways may have the same. None: one that only this has.
+    requires_keys: clients must present a key, even while none is accepted. hosts: lower-case names of this gateway,
+    whose web pages may call it without a key; pages: their origins. secret: signs passes of addresses; gateways may
+    share one. None: one that only this gateway has.
     """
 
     def __init__(
         self,
         keys: Sequence[KeyEntry],
         *,
-        asks: bool = False,
+        requires_keys: bool = False,
         hosts: frozenset[str] = frozenset(),
         pages: WebOrigins = _NO_PAGES,
         secret: bytes | None = None,
     ) -> None:
         self.passes: Final = AddressPass(secret or secrets.token_bytes(32))
-        self._asks: Final = asks or bool(keys)
+        self._requires_keys: Final = requires_keys or bool(keys)
         self._hosts: Final = hosts
         self._pages: Final = pages
         self._mac_key: Final = secrets.token_bytes(32)
@@ -78,9 +78,9 @@ class Authenticator:
         return f"<Authenticator keys={len(self._by_mac)}>"
 
     @property
-    def asks(self) -> bool:
+    def requires_keys(self) -> bool:
         """True when clients must present a key."""
-        return self._asks
+        return self._requires_keys
 
     def change(self, update: KeyUpdate) -> None:
         """Accept each of these digests as its entry says, or no longer. Who kept a caller must ask again."""
@@ -99,13 +99,13 @@ class Authenticator:
         self.has_several = any(name != first for name in names)
 
     @property
-    def mark(self) -> bytes:
-        """Return what another process of this gateway has, too, if it accepts the same keys for the same callers.
+    def checksum(self) -> bytes:
+        """Return a checksum of the accepted keys: equal in processes that accept the same keys for the same callers.
 
         It is the number of keys and the sum of their hashes, so that each change costs as much as it is. Only processes
         that were forked from one another can compare it: Python's hashes depend on a secret that these share.
         """
-        return _MARK.pack(len(self._by_mac), self._fingerprint)
+        return _CHECKSUM.pack(len(self._by_mac), self._fingerprint)
 
     def caller(self, digest: bytes) -> Caller | None:
         """Return for whom a digest is accepted; None: it is not."""
@@ -125,7 +125,7 @@ class Authenticator:
         Raises VeloxError: AUTH_INVALID without a key of ours, BAD_REQUEST for keys of two callers, FORBIDDEN for a web
         page from elsewhere where there are no keys.
         """
-        if not self._asks:
+        if not self._requires_keys:
             self._check_page(head)
             return ANYONE
         return self.accepted(head)[1]
@@ -190,7 +190,7 @@ def seal_upload(auth: Authenticator, head: RequestHead, target: bytes, upstream:
     digest = _NO_DIGEST
     if passed is not None:
         digest = passed.digest
-    elif auth.asks:
+    elif auth.requires_keys:
         digest, _ = auth.accepted(head)
     return auth.passes.sealed(target, upstream, digest)
 

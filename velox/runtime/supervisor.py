@@ -447,7 +447,7 @@ class Supervisor:
         if self._predecessor is not None:
             self._look_back(self._predecessor, now_s)
         self._keys.look(now_s)
-        self._tell_keys()
+        self._publish_keys()
         if self._is_in_charge:
             self._sweeper.sweep(time.monotonic_ns())
         # While many keys change, once at the end: a look may be at all of them.
@@ -491,13 +491,13 @@ class Supervisor:
             each.status.upstream_ready or now_s - each.started_s >= _WARM_S for each in serving
         )
 
-    def _tell_keys(self) -> None:
-        """Tell workers all keys if one of them asks for them."""
+    def _publish_keys(self) -> None:
+        """Publish a snapshot of all keys if a worker asks for one."""
         asking = [each.status for slot in self._slots for each in slot.processes if each.status.wants_keys]
         for status in asking:
             status.wants_keys = False
         if asking:
-            self._keys.tell_all()
+            self._keys.publish_all()
 
     def _look_for_changes(self, now_s: float) -> None:
         if self._certificates is not None:

@@ -278,7 +278,7 @@ def _guarded(settings: Settings) -> frozenset[str]:
 
     Beyond this machine, others call the gateway by names that nobody has told it.
     """
-    if settings.asks_for_keys or settings.tls_cert_file is not None:  # a certificate is for no such name
+    if settings.requires_keys or settings.tls_cert_file is not None:  # a certificate is for no such name
         return frozenset()
     return frozenset(
         str(ipaddress.ip_address(each.host)) for each in settings.listen if each.kind == "tcp" and each.is_loopback
@@ -630,7 +630,9 @@ class Worker:
                 bounds = CacheBounds(settings.cache_answer_bytes, of_partition)
                 tell = self._metrics.count_kept
                 auth = self._context.keys.auth
-                made.append(ResponseCache(ring, bounds, self._budget, tell, time.monotonic, asks_for_keys=auth.asks))
+                made.append(
+                    ResponseCache(ring, bounds, self._budget, tell, time.monotonic, requires_keys=auth.requires_keys)
+                )
             return made[0]
 
         return make

@@ -99,7 +99,7 @@ def _keys_can_change(running: Settings, found: Settings) -> bool:
     The keys of VELOX_API_KEYS_FILE come and go by themselves (runtime/keys/credentials.py).
     """
     stay = running.managed_keys or any(key.in_file for key in running.api_keys)
-    return running.asks_for_keys and bool(_fixed(found.api_keys) or stay)
+    return running.requires_keys and bool(_fixed(found.api_keys) or stay)
 
 
 def _fixed(keys: Iterable[KeyEntry]) -> dict[str, tuple[KeyEntry, ...]]:

@@ -757,7 +757,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prices_version: str = ""
 
     @property
-    def asks_for_keys(self) -> bool:
+    def requires_keys(self) -> bool:
         """True if clients must present a key, also while there is none."""
         return bool(self.api_keys) or self.managed_keys
 

@@ -178,7 +178,7 @@ def upstream_lines(settings: Settings) -> list[str]:
     """Return lines for each upstream: its name, where it is, where it was written; what is said of it; its APIs."""
     origin = settings.origins["VELOX_UPSTREAM_ORIGIN"]
     said = [
-        _listed(_of_upstream(entry, asks_for_keys=settings.asks_for_keys), _by_proxy(entry, settings))
+        _listed(_of_upstream(entry, requires_keys=settings.requires_keys), _by_proxy(entry, settings))
         for entry in settings.upstreams
     ]
     rows = [
@@ -293,11 +293,11 @@ def _rule_origin(settings: Settings, rule: LimitRule) -> str:
     return ", ".join(sorted(origins - {"default"})) or "default"
 
 
-def _of_upstream(entry: UpstreamEntry, *, asks_for_keys: bool) -> str:
+def _of_upstream(entry: UpstreamEntry, *, requires_keys: bool) -> str:
     probe = entry.probe
     return _listed(
         _provider(entry),
-        _credential(entry, asks_for_keys=asks_for_keys),
+        _credential(entry, requires_keys=requires_keys),
         f"http2 {entry.http2}",
         f"weight {entry.weight}" if entry.weight != 1 else "",
         f"concurrency {entry.concurrency}" if entry.concurrency else "",
@@ -343,11 +343,11 @@ def is_keyless(entry: UpstreamEntry) -> bool:
     return not entry.keys and not has_header and PROVIDERS[entry.provider].keyless is Keyless.CLIENT
 
 
-def _credential(entry: UpstreamEntry, *, asks_for_keys: bool) -> str:
+def _credential(entry: UpstreamEntry, *, requires_keys: bool) -> str:
     if entry.keys:
         how = "" if not entry.auth else f" as {entry.auth}" if entry.auth in _SCHEMES else f" in {entry.auth}"
         return f"keys {', '.join(map(str, entry.keys))}{how}"
-    if asks_for_keys and is_keyless(entry):
+    if requires_keys and is_keyless(entry):
         return "no credential"  # clients present keys of Velox, which go nowhere
     return _KEYLESS[PROVIDERS[entry.provider].keyless]
 

@@ -115,7 +115,7 @@ def plan_of(
     estimator: Estimator,
     access: Access,
     *,
-    asks_for_keys: bool,
+    requires_keys: bool,
     passes: AddressPass | None = None,
     is_probe: bool = False,
     timing: TimingRule = ANY_TIMING,
@@ -124,7 +124,7 @@ def plan_of(
 ) -> RequestPlan:
     """Read a head. Raises VeloxError: BAD_REQUEST as client_terms() does, FORBIDDEN as Access.guard() does.
 
-    asks_for_keys: callers present keys; without, there is nobody to be fair to but oneself. timing: of the gateway.
+    requires_keys: callers present keys; without, there is nobody to be fair to but oneself. timing: of the gateway.
     is_traced, is_litellms: so are all requests of this gateway.
     """
     path = endpoints.facts(head.path)
@@ -153,10 +153,10 @@ def plan_of(
         head.method in WITHOUT_CONTENT,
         terms,
         _NEVER_NS if terms.timeout_s == math.inf else round(terms.timeout_s * _NS_PER_S),
-        _priority(caller, terms, asks_for_keys=asks_for_keys),
+        _priority(caller, terms, requires_keys=requires_keys),
         estimator.at_first(path.endpoint, 0),
         ExpectedReply(dialect, _answers(path) if is_post else Answers.ANYTHING, path.endpoint in _COMPLETIONS, tells),
-        access.guard(head, caller) if asks_for_keys else access.keeper(head, caller),
+        access.guard(head, caller) if requires_keys else access.keeper(head, caller),
         path.client_api if is_post else None,
         named,
         path_model,
@@ -188,13 +188,13 @@ def runs_model(path: PathFacts) -> bool:
     return path.client_api not in _COUNTS and path.endpoint not in _IDLE
 
 
-def _priority(caller: Caller, terms: ClientTerms, *, asks_for_keys: bool) -> Priority:
+def _priority(caller: Caller, terms: ClientTerms, *, requires_keys: bool) -> Priority:
     """Return the class of a request: the one that it asks for, but no higher than its key has."""
     highest = caller.terms.priority
     if terms.priority is None:
         return Priority.NORMAL if highest is None else highest
     if highest is None:
-        highest = Priority.NORMAL if asks_for_keys else Priority.HIGH
+        highest = Priority.NORMAL if requires_keys else Priority.HIGH
     return max(terms.priority, highest)
 
 

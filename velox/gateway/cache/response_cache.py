@@ -82,7 +82,7 @@ class CacheLookup(NamedTuple):
 class ResponseCache:
     """Looks up and stores answers of requests.
 
-    asks_for_keys: clients present keys of this gateway; else their credentials go up, and are a part of a request.
+    requires_keys: clients present keys of this gateway; else their credentials go up, and are a part of a request.
     bodies: the memory budget of answers that are held. on_stored: called with the bytes of a stored answer, and the
     bytes of others that were evicted for it. now_s: a monotonic clock.
     """
@@ -95,14 +95,14 @@ class ResponseCache:
         on_stored: Callable[[int, int], None],
         now_s: Callable[[], float],
         *,
-        asks_for_keys: bool,
+        requires_keys: bool,
     ) -> None:
         self._ring: Final = ring
         self._bounds: Final = bounds
         self._bodies: Final = bodies
         self._on_stored: Final = on_stored
         self._now_s: Final = now_s
-        self._asks_for_keys: Final = asks_for_keys
+        self._requires_keys: Final = requires_keys
         self._shares: Final = PartitionShares(bounds.partition_bytes)
         self._accounts: Final[dict[str, tuple[RouteParts, bytes]]] = {}  # by route; of a reload's before, replaced
 
@@ -130,7 +130,7 @@ class ResponseCache:
             return _bypassed(control)
         partition = partition_of(rule.scope, plan.caller)
         parts = [partition.encode(), self._account(route), head.target]
-        parts += telling_headers(headers, with_credentials=not self._asks_for_keys)
+        parts += telling_headers(headers, with_credentials=not self._requires_keys)
         key = cache_key([*parts, b"", text])
         if not control.no_cache:
             found = self._find(partition, key, min(rule.ttl_s, control.max_age_s))

@@ -183,7 +183,7 @@ class Gateway(ExchangeOwner):
                 parts.endpoints,
                 parts.estimator,
                 parts.access,
-                asks_for_keys=parts.auth.asks,
+                requires_keys=parts.auth.requires_keys,
                 passes=parts.auth.passes,
                 is_probe=self._probes.answers(head),
                 timing=parts.timing,

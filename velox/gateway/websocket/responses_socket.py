@@ -125,7 +125,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._budget: Final = budget
         self._on_closed: Final = on_closed
         self._limits: Final = owner.parts.tunnels.limits
-        self._fields: Final = _turn_fields(head, asks_for_keys=owner.parts.auth.asks)
+        self._fields: Final = _turn_fields(head, requires_keys=owner.parts.auth.requires_keys)
         self._message_budget: Final = MessageBudget(owner.parts.tunnels.bodies, self._limits.pace)
         self._most_bytes: Final = min(MOST_BYTES, self._limits.body_bytes)
         self._reader = FrameReader(self._most_bytes)
@@ -762,10 +762,10 @@ class Turn(PairsOnly):
         self._socket.turn_over(self)
 
 
-def _turn_fields(head: RequestHead, *, asks_for_keys: bool) -> tuple[Header, ...]:
+def _turn_fields(head: RequestHead, *, requires_keys: bool) -> tuple[Header, ...]:
     """Return the fields of the requests that a handshake leads to: its own, with a key of its protocols as a header.
 
-    asks_for_keys: the gateway; then either of two credentials may be the known one.
+    requires_keys: the gateway; then either of two credentials may be the known one.
     """
     name, start = _BETA
     fields = [
@@ -777,6 +777,6 @@ def _turn_fields(head: RequestHead, *, asks_for_keys: bool) -> tuple[Header, ...
     keys = {OPENAI.key_in(protocol) for protocol in offer.protocols} - {b""} if offer is not None else set()
     if keys and not any(field[0] == b"authorization" for field in fields):
         fields.append((b"authorization", b"Bearer " + keys.pop()))
-    if asks_for_keys:
+    if requires_keys:
         fields += [(b"x-api-key", key) for key in keys]
     return (*fields, *_OF_A_BODY)

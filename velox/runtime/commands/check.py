@@ -198,11 +198,11 @@ def _tls_warnings(settings: Settings) -> Iterator[str]:
 def _warnings(settings: Settings, now_s: int | None, container_bytes: int) -> Iterator[str]:
     yield from shortages(settings, open_files_limit(), container_bytes)
     is_open = not all(address.is_loopback for address in settings.listen)
-    if is_open and settings.tls_cert_file is None and settings.asks_for_keys:
+    if is_open and settings.tls_cert_file is None and settings.requires_keys:
         yield "clients on other machines send their keys without TLS (VELOX_TLS_CERT)"
     yield from advice(settings)
     own = [entry.name for entry in settings.upstreams if is_keyless(entry)]
-    if settings.asks_for_keys and own:
+    if settings.requires_keys and own:
         yield f"no key of their own, so clients' requests go up without a credential: {', '.join(own[:5])}"
     for name, folder in (("VELOX_LEDGER", settings.ledger), ("VELOX_LEDGER_RINGS", settings.ledger_rings)):
         problem = "" if folder is None else folder_problem(folder)

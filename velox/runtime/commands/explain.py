@@ -126,7 +126,7 @@ def _model(facts: PathFacts, asked: str | None) -> str | None:
 
 def _caller_line(settings: Settings, key: KeyEntry | None) -> str:
     if key is None:
-        return "caller: any with a key" if settings.asks_for_keys else "caller: anyone, no key is required"
+        return "caller: any with a key" if settings.requires_keys else "caller: anyone, no key is required"
     place = f" ({key.where})" if key.where else ""
     models = f": models {', '.join(key.terms.models)}" if key.terms.models else ""
     return f"caller {key.caller_name}{place}{models}"

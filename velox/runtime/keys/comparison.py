@@ -12,7 +12,7 @@ from typing import Final
 
 from velox.gateway.auth import Authenticator, caller_of
 from velox.runtime.keys.corrections import COMPARE_S
-from velox.runtime.keys.frames import MARK
+from velox.runtime.keys.frames import CHECKSUM
 from velox.shm.change_log import ChangeLog
 from velox.types import KeyEntry
 
@@ -22,7 +22,7 @@ _PART: Final = 250  # some 2 ms
 
 
 class KeyComparison:
-    """Of one supervisor. auth: what it accepts. log: in which workers find its mark."""
+    """Of one supervisor. auth: what it accepts. log: in which workers find its checksum."""
 
     def __init__(self, auth: Authenticator, log: ChangeLog) -> None:
         self._auth: Final = auth
@@ -43,8 +43,8 @@ class KeyComparison:
         if self.is_due(now_s):
             self._due_s = now_s + COMPARE_S
             wrong += self._auth.beyond(active)
-            if not wrong and self._auth.asks:
-                self._log.publish(MARK, self._auth.mark)
+            if not wrong and self._auth.requires_keys:
+                self._log.publish(CHECKSUM, self._auth.checksum)
             self._left = iter(list(active))
         for digest in islice(self._left, _PART):
             key = active.get(digest)

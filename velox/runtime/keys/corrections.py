@@ -48,7 +48,7 @@ class KeyCorrections:
     def __repr__(self) -> str:
         return f"<KeyCorrections {self._holder.name}>"
 
-    def tell_update(self, update: KeyUpdate, auth: Authenticator) -> None:
+    def report(self, update: KeyUpdate, auth: Authenticator) -> None:
         """Count and log an update that corrects what is accepted. auth: as it still is."""
         found: dict[str, list[str]] = {}
         for digest, key in update.items():

@@ -27,7 +27,7 @@ from velox.policy.web_origins import WebOrigins
 from velox.runtime.file_state import FileState, file_state
 from velox.runtime.keys.comparison import KeyComparison
 from velox.runtime.keys.corrections import KeyCorrections
-from velox.runtime.keys.frames import tell_all, tell_update
+from velox.runtime.keys.frames import publish_all, publish_update
 from velox.runtime.keys.managed_keys import ChangedKey, ManagedKeys
 from velox.settings import Settings
 from velox.settings.callers.key_file import KeyFile
@@ -87,7 +87,7 @@ class KeyWatch:
         # Made once: processes that are forked share it until they change it.
         self.auth: Final = Authenticator(
             active,
-            asks=settings.asks_for_keys,
+            requires_keys=settings.requires_keys,
             hosts=settings.hosts,
             pages=WebOrigins(settings.cors_origins),
             secret=_shared_secret(settings),
@@ -149,9 +149,9 @@ class KeyWatch:
             self._content.take(mark)
             self._judge(content, why)
 
-    def tell_all(self) -> None:
+    def publish_all(self) -> None:
         """Tell workers all keys: one of them accepts others than it should."""
-        tell_all(self.log, self.keys)
+        publish_all(self.log, self.keys)
 
     def _compare(self, now_s: float, wall_s: float) -> None:
         """Compare what is accepted with what was read, and what was read with the files, a part at a time."""
@@ -294,10 +294,10 @@ class KeyWatch:
         self._touched |= touched
         update = self._update_of(touched)
         if corrects:
-            self._corrections.tell_update(update, self.auth)
+            self._corrections.report(update, self.auth)
         self.auth.change(update)
         self._expires_s = min(self._expires_s, _next_expiry(key for key in update.values() if key is not None))
-        tell_update(self.log, update)
+        publish_update(self.log, update)
         self._status.n_keys = len(self._by_digest)
 
 

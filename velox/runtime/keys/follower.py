@@ -3,7 +3,7 @@
 Knows: that 100,000 new keys are too many for one turn of the loop. Does not know: where changes come from
 (credentials.py), or what a key is for.
 
-From time to time the log has a mark of what the supervisor accepts. A worker that accepts something else asks for all
+From time to time the log has a checksum of what the supervisor accepts. A worker whose own differs asks for all
 keys, and corrects what is not as it should be.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 
 from velox.gateway.auth import Authenticator, caller_of
 from velox.runtime.keys.corrections import KeyCorrections
-from velox.runtime.keys.frames import ALL, COME, END, GONE, MARK, entries_in, gone_in
+from velox.runtime.keys.frames import ADDED, CHECKSUM, REMOVED, SNAPSHOT, SNAPSHOT_END, digests_in, entries_in
 from velox.shm.change_log import Frame, LogReader, LostChangesError
 from velox.types import KeyEntry, KeyUpdate
 
@@ -26,9 +26,9 @@ __all__ = ["KeyFollower"]
 # A request takes several turns of the loop: a third of its time is for this, the rest for them.
 _STEP_S: Final = 0.002
 _PAUSE_S: Final = 0.004
-_AHEAD: Final = frozenset({GONE})
-_USUAL: Final = frozenset({COME, MARK})
-_ASKED: Final = _USUAL | {ALL, END}
+_AHEAD: Final = frozenset({REMOVED})
+_USUAL: Final = frozenset({ADDED, CHECKSUM})
+_ASKED: Final = _USUAL | {SNAPSHOT, SNAPSHOT_END}
 
 
 class KeyFollower:
@@ -87,8 +87,8 @@ class KeyFollower:
             while self._log.is_behind:
                 # A look ahead comes first, so an entry is never read before a revocation that is there.
                 if (frame := self._ahead.read(_AHEAD)) is not None:
-                    if frame.kind == GONE:
-                        self._revoke(gone_in(frame.said), frame.end)
+                    if frame.kind == REMOVED:
+                        self._revoke(digests_in(frame.said), frame.end)
                 elif (frame := self._log.read(_USUAL if self._listed is None else _ASKED)) is not None:
                     self._take(frame)
                 if self._clock() >= until_s and self._log.is_behind:
@@ -106,15 +106,15 @@ class KeyFollower:
         self._change(dict.fromkeys(digests))
 
     def _take(self, frame: Frame) -> None:
-        if frame.kind == COME:
+        if frame.kind == ADDED:
             update = {key.digest: key for key in self._unrevoked(frame)}
             if update:
                 self._change(update)
-        elif frame.kind == MARK:
+        elif frame.kind == CHECKSUM:
             self._compare(frame)
-        elif frame.kind == ALL and self._listed is not None:
+        elif frame.kind == SNAPSHOT and self._listed is not None:
             self._correct(frame, self._listed)
-        elif frame.kind == END and self._listed is not None:
+        elif frame.kind == SNAPSHOT_END and self._listed is not None:
             self._end_leftovers(self._listed)
             self._listed = None
 
@@ -125,9 +125,9 @@ class KeyFollower:
     # -- comparing ----------------------------------------------------------------------------------
 
     def _compare(self, frame: Frame) -> None:
-        """Ask for all keys where the worker accepts others than the supervisor did when it wrote this mark."""
+        """Ask for all keys where the checksum differs from the supervisor's in this frame."""
         is_ahead = any(end > frame.end for end in self._revoked.values())
-        if not is_ahead and frame.said != self._auth.mark:
+        if not is_ahead and frame.said != self._auth.checksum:
             self._listed = set()
             self._ask()
 
@@ -135,11 +135,11 @@ class KeyFollower:
         listed.update(key.digest for key in entries_in(frame.said))
         wrong = {key.digest: key for key in self._unrevoked(frame) if self._auth.caller(key.digest) != caller_of(key)}
         if wrong:
-            self._corrections.tell_update(wrong, self._auth)
+            self._corrections.report(wrong, self._auth)
             self._change(wrong)
 
     def _end_leftovers(self, listed: set[bytes]) -> None:
         left: KeyUpdate = dict.fromkeys(self._auth.beyond(listed))
         if left:
-            self._corrections.tell_update(left, self._auth)
+            self._corrections.report(left, self._auth)
             self._change(left)

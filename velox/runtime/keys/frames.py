@@ -1,10 +1,10 @@
-"""What the supervisor writes for its workers into the log of changes, as frames.
+"""The frames of the change log, in which the supervisor tells its workers which client keys are accepted.
 
-    GONE    digests that are accepted no longer
-    COME    entries that are accepted from now on
-    MARK    what Authenticator.mark is after all frames before it: workers compare theirs
-    ALL     entries, of all that are accepted; followed by
-    END     all were told. For workers that asked for them
+    REMOVED        digests of keys that are no longer accepted
+    ADDED          entries of keys that are accepted from now on
+    CHECKSUM       Authenticator.checksum after all frames before it: workers compare theirs
+    SNAPSHOT       entries, of all keys that are accepted: for workers that asked for them
+    SNAPSHOT_END   the snapshot is complete
 
 Knows: how frames are written and read. Does not know: who is accepted (credentials.py), or what a worker does with a
 frame (keys/follower.py).
@@ -19,9 +19,19 @@ from typing import Final
 from velox.shm.change_log import ChangeLog
 from velox.types import KeyEntry, KeyUpdate
 
-__all__ = ["ALL", "COME", "END", "GONE", "MARK", "entries_in", "gone_in", "tell_all", "tell_update"]
+__all__ = [
+    "ADDED",
+    "CHECKSUM",
+    "REMOVED",
+    "SNAPSHOT",
+    "SNAPSHOT_END",
+    "digests_in",
+    "entries_in",
+    "publish_all",
+    "publish_update",
+]
 
-GONE, COME, MARK, ALL, END = range(5)
+REMOVED, ADDED, CHECKSUM, SNAPSHOT, SNAPSHOT_END = range(5)
 
 _DIGEST_BYTES: Final = 32
 _PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
@@ -29,18 +39,18 @@ _PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
 _CHUNK: Final = 100
 
 
-def tell_update(log: ChangeLog, update: KeyUpdate) -> None:
-    """Write what keys are from now on. Each digest is in one of the two kinds, so that their order does not matter."""
-    gone = [digest for digest, key in update.items() if key is None]
-    for at in range(0, len(gone), _CHUNK):
-        log.publish(GONE, b"".join(gone[at : at + _CHUNK]))
-    _publish(log, COME, [key for key in update.values() if key is not None])
+def publish_update(log: ChangeLog, update: KeyUpdate) -> None:
+    """Publish changed keys. Each digest is in one of the two kinds of frames, so that their order does not matter."""
+    removed = [digest for digest, key in update.items() if key is None]
+    for at in range(0, len(removed), _CHUNK):
+        log.publish(REMOVED, b"".join(removed[at : at + _CHUNK]))
+    _publish(log, ADDED, [key for key in update.values() if key is not None])
 
 
-def tell_all(log: ChangeLog, keys: Sequence[KeyEntry]) -> None:
-    """Write all keys that are accepted."""
-    _publish(log, ALL, keys)
-    log.publish(END, b"")
+def publish_all(log: ChangeLog, keys: Sequence[KeyEntry]) -> None:
+    """Publish a snapshot of all accepted keys."""
+    _publish(log, SNAPSHOT, keys)
+    log.publish(SNAPSHOT_END, b"")
 
 
 def _publish(log: ChangeLog, kind: int, keys: Sequence[KeyEntry]) -> None:
@@ -48,7 +58,7 @@ def _publish(log: ChangeLog, kind: int, keys: Sequence[KeyEntry]) -> None:
         log.publish(kind, pickle.dumps(keys[at : at + _CHUNK], _PROTOCOL))
 
 
-def gone_in(said: bytes) -> list[bytes]:
+def digests_in(said: bytes) -> list[bytes]:
     """Return the digests of a frame."""
     return [said[at : at + _DIGEST_BYTES] for at in range(0, len(said), _DIGEST_BYTES)]
 

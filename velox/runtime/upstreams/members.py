@@ -341,7 +341,7 @@ def _forwarder(
         base_path=origin.base_path,
         root_path=settings.upstream_request_path,
         key=key,
-        client_keys_are_ours=settings.asks_for_keys,
+        client_keys_are_ours=settings.requires_keys,
         account_headers_pass=settings.upstream_account_headers == "pass",
         added=entry.headers,
         usual=row.headers,

@@ -198,7 +198,7 @@ def test_revoked_key_is_not_accepted_while_a_worker_catches_up(world: World) -> 
     """It comes, and goes behind a thousand others. The worker reads that late, in steps, and never accepts it."""
     reads = itertools.count()
     corrections = KeyCorrections(KeyHolder.WORKER, world.metrics, world.logger)
-    auth = Authenticator((), asks=True)
+    auth = Authenticator((), requires_keys=True)
     seen: list[bool] = []
 
     def change(update: KeyUpdate) -> None:
@@ -319,7 +319,7 @@ def turns(world: World, seconds: float) -> None:
         for worker in world.workers:
             if worker.asks:
                 worker.asks = False
-                world.watch.tell_all()
+                world.watch.publish_all()
             worker.follower.look()
 
 
@@ -345,7 +345,7 @@ def test_worker_ends_what_it_accepts_alone(world: World) -> None:
     turns(world, LEFT_S)
 
     assert world.accepted() == [world.live()] * 3
-    assert wrong.auth.mark == right.auth.mark == world.watch.auth.mark
+    assert wrong.auth.checksum == right.auth.checksum == world.watch.auth.checksum
     assert wrong.auth.caller(entry_of(limited).digest) == right.auth.caller(entry_of(limited).digest)
     assert world.n_corrected() == [0, 0, 3]
     found = {line.split(" (")[0]: line for line in world.lines if "corrected" in line}

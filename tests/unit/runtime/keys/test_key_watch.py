@@ -16,7 +16,7 @@ from velox.gateway.auth import Authenticator
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
 from velox.runtime.keys.credentials import KeyWatch
-from velox.runtime.keys.frames import COME, GONE, MARK, entries_in, gone_in
+from velox.runtime.keys.frames import ADDED, CHECKSUM, REMOVED, digests_in, entries_in
 from velox.settings import load
 from velox.settings.callers.keys import parse_entries, parse_key_file
 from velox.shm.change_log import Frame, LogReader
@@ -66,15 +66,15 @@ def told(log: LogReader) -> list[Frame]:
     frames = []
     while (frame := log.read()) is not None:
         frames.append(frame)
-    return [frame for frame in frames if frame.kind != MARK]
+    return [frame for frame in frames if frame.kind != CHECKSUM]
 
 
 def forked(auth: Authenticator) -> Authenticator:
     """Return what a fork has of it, which accepts the same; a compiled one can't be copied."""
-    made = Authenticator((), asks=auth.asks)
+    made = Authenticator((), requires_keys=auth.requires_keys)
     for digest, caller in auth.beyond(()).items():
         made.change({digest: KeyEntry(digest, caller.name, caller.terms, id=caller.id, account=caller.account)})
-    assert made.mark == auth.mark
+    assert made.checksum == auth.checksum
     return made
 
 
@@ -254,10 +254,10 @@ def test_worker_takes_over_whole_tables_when_it_likes(watched: Watched) -> None:
                 frame = log.read()
                 if frame is None:
                     continue
-                if frame.kind == GONE:
-                    for digest in gone_in(frame.said):
+                if frame.kind == REMOVED:
+                    for digest in digests_in(frame.said):
                         del known[digest]
-                elif frame.kind == COME:
+                elif frame.kind == ADDED:
                     known.update((entry.digest, entry) for entry in entries_in(frame.said))
                     assert all(entry in allowed for entry in known.values())
             os._exit(0)
@@ -321,12 +321,12 @@ def test_gateway_whose_keys_have_all_expired_lets_nobody_in(tmp_path: Path) -> N
     """To have no key left is not to need none, at the start and later."""
     (tmp_path / "keys").write_text("- {key: one, expires: 2027-01-31}\n")
     early, late = Watched(tmp_path), Watched(tmp_path)
-    assert early.watch.auth.asks and early.watch.keys
+    assert early.watch.auth.requires_keys and early.watch.keys
     early.wall_s += 30 * 86_400
-    assert early.settle() == () and early.watch.auth.asks
+    assert early.settle() == () and early.watch.auth.requires_keys
 
     late.watch = KeyWatch(late.settings, late.status, late.metrics, late.logger, lambda: early.wall_s)
-    assert late.watch.keys == () and late.watch.auth.asks
+    assert late.watch.keys == () and late.watch.auth.requires_keys
 
 
 class Managed(Watched):
@@ -355,7 +355,7 @@ class Managed(Watched):
 def test_managed_keys_come_and_go_beside_those_of_files(tmp_path: Path) -> None:
     """Neither takes the other away; what a file says of a key that both have counts."""
     watched = Managed(tmp_path)
-    assert watched.watch.auth.asks and watched.names() == {""}
+    assert watched.watch.auth.requires_keys and watched.names() == {""}
     key = watched.accounts.create_key({"name": "a"}, "me").key
     watched.accounts.create_key({"name": "b", "key": "sk-0123456789abcdef"}, "me")
     assert watched.names() == {"", "a", "b"}
@@ -384,7 +384,7 @@ def test_managed_keys_that_can_not_be_read_stay_as_they_were(tmp_path: Path) -> 
     watched.path.write_bytes(whole)
     assert watched.names() == {"", "a"}
     again = load({"VELOX_LEDGER": str(tmp_path / "ledger"), "VELOX_MANAGED_KEYS": "true"}, cores=1)
-    assert [key.name for key in again.api_keys] == ["a"] and again.asks_for_keys
+    assert [key.name for key in again.api_keys] == ["a"] and again.requires_keys
 
 
 def test_gateway_with_managed_keys_only_asks_for_one_though_there_is_none(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_gateway_with_managed_keys_only_asks_for_one_though_there_is_none(tmp_pa
     segment = Segment(1, CELLS)
     metrics = WorkerMetrics(segment.other_metrics())
     watch = KeyWatch(settings, GatewayStatus(segment), metrics, logging.Logger("test"))
-    assert watch.keys == () and watch.auth.asks
+    assert watch.keys == () and watch.auth.requires_keys
 
 
 @pytest.mark.slow
@@ -410,7 +410,7 @@ def test_change_of_one_key_costs_as_much_as_it_is(tmp_path: Path) -> None:
     watched.accounts.delete("key", "k8", "me")
     assert len(watched.names()) == 2000
     gone, come = told(log)
-    assert gone_in(gone.said) == [before["k8"].digest]
+    assert digests_in(gone.said) == [before["k8"].digest]
     assert [(key.name, key.terms.rates.rpm) for key in entries_in(come.said)] == [("k7", 60)]
     assert all(before[key.name] is key for key in watched.watch.keys if key.name != "k7")
     taken = watched.watch.take_changes()
@@ -435,7 +435,7 @@ def test_new_snapshot_is_looked_at_in_parts(tmp_path: Path) -> None:
     assert watched.watch.is_busy and len(watched.watch.keys) == 1001
     assert len(watched.names()) == 1000
     (frame,) = told(log)
-    assert len(gone_in(frame.said)) == 1
+    assert len(digests_in(frame.said)) == 1
 
 
 @pytest.mark.slow
