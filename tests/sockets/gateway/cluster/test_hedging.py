@@ -463,10 +463,10 @@ def test_second_attempt_takes_no_place_that_others_count_on() -> None:
     async def main() -> None:
         with race(concurrency=[FixedLimit(1), FixedLimit(2)]) as both:
             await both.both_asked()
-            assert both.made._room() == 1
+            assert both.made._free_slots() == 1
             both.first.says(*broken())
             await turns()
-            assert both.made._room() == 2, "the place of the one that has failed"
+            assert both.made._free_slots() == 2, "the place of the one that has failed"
             both.second.says(*whole())
             await both.answer()
 
