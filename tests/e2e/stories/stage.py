@@ -404,7 +404,7 @@ def _told(values: Mapping[str, Any]) -> str:
     for name, value in values.items():
         if name in _LEFT_OUT or value in (None, "", (), False):
             continue
-        if name == "endpoint":
+        if name == "endpoint" and isinstance(value, int):  # of a record; the access log has its name
             value = Endpoint(value)
         elif isinstance(value, Tokens):
             value = " ".join(f"{kind}={n}" for kind, n in value._asdict().items() if n is not None)
