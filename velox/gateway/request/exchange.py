@@ -458,8 +458,8 @@ class Exchange(AttemptHost):
             return partial(self._answer_from_cache, looked.found)
         if looked.is_unsatisfiable:
             message = (
-                "cache-control: only-if-cached, but the cache has no answer to this request;"
-                " without only-if-cached an upstream is asked"
+                "the cache has no answer to this request, and its cache-control header accepts a cached answer only;"
+                " without that directive an upstream is asked"
             )
             raise VeloxError(Reason.NOT_CACHED, message)
         if looked.reply_filter is not None:
