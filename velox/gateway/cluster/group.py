@@ -370,7 +370,7 @@ class AttemptHost(RequestContext):
         """Let others have what the upstream takes more than a moment ago."""
 
     @abc.abstractmethod
-    def goes_on_with(self, attempt: Attempt) -> None:
+    def attempt_chosen(self, attempt: Attempt) -> None:
         """Note which of two attempts (hedging.py) is the one whose reply it will be, if any."""
 
     @abc.abstractmethod

@@ -315,7 +315,7 @@ class HedgedAttempts:
         self._stop_timer()
         host = self._host
         if host.n_attempts:
-            host.goes_on_with(buffered.attempt)
+            host.attempt_chosen(buffered.attempt)
             host.phase = "ttfb" if buffered.attempt.is_sent else "connect"
         assert self._reply is not None, "set by send()"
         if not self._reply.ended.done():  # else it was failed in this turn, and the attempts hear of it in the next
@@ -324,7 +324,7 @@ class HedgedAttempts:
     def _note_hedged(self, loser: _BufferedAttempt, winner: _BufferedAttempt) -> None:
         """Of two at a time one was given up for the other."""
         self._host.tried += (f"{loser.name}=hedged",)
-        self._host.goes_on_with(winner.attempt)
+        self._host.attempt_chosen(winner.attempt)
 
     def _drop(self, buffered: _BufferedAttempt) -> None:
         """End an attempt: its error is reported; without one it is cancelled."""

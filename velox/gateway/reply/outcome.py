@@ -1,4 +1,4 @@
-"""What came of an attempt: values that the exchange decides about, in one place (Exchange._after).
+"""What came of an attempt: values that the exchange decides about, in one place (Exchange._decide_next).
 
     Complete       the client has the complete reply
     ErrorReply     an error came, and the client has seen no byte of it: it is passed on, or another attempt follows

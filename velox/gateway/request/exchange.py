@@ -1,19 +1,18 @@
-"""The life of one request, from top to bottom: who, queue, read, gate, forward, account.
+"""The life of one request, in order: authenticate, queue, read, admit, forward, account.
 
-    check_head()    who      with the head, before a body is read: key and path             (intake.py)
-    submit()        accept   a whole request has come: it passes the empty queue at once, or waits     (intake.py)
-    drain           queue    once per loop turn, up to a batch: what was too late is refused
-      read()        read     one look into the body: model, stream, ...
-      admit()       gate     the steps of its admission: limits, route, budgets   (front/admission.py)
-    _run()          one coroutine per request:
-      _read_in_steps()       a large body: the same look, in slices; then the gate
-      _go_on()               the steps that have to wait, and those behind them
-      _wait_for_turn()       what was taken ahead of its time
-      _choose()     where    whom of its route (routing.py)
-                    forward  one attempt, and where it is safe another (retries.py)
-        Attempt.send()       a stream on a warm connection; the reply passes through reply.py   (group.py)
-        _after()             what came of it: the end, another attempt, or the client gets the error   (retries.py)
-      _end()        account  always, exactly once: limits settled, slot, body, count, log
+    check_head()               with the head, before a body is read: key and path                    (intake.py)
+    submit()                   a whole request has come: it passes the empty queue at once, or waits  (intake.py)
+    drain                      once per loop turn, up to a batch: what was too late is refused        (intake.py)
+      read()                   one look into the body: model, stream, ...
+      admit()                  the steps of its admission: limits, route, budgets           (front/admission.py)
+    _run()                     one coroutine per request:
+      _read_in_steps()         a large body: the same look, in slices; then the steps of its admission
+      _take_remaining_steps()  the steps that have to wait, and those behind them
+      _wait_for_turn()         what was taken ahead of its time
+      _begin_first_attempt()   choose a member of its route                                          (routing.py)
+        Attempt.send()         a stream on a warm connection; the reply passes through reply.py        (group.py)
+        _decide_next()         after an attempt: the end, another attempt, or the client gets the error (retries.py)
+      _end()                   always, exactly once: limits settled, slot and body freed, counted, logged
 
 Knows: the order of these steps and who learns of each end. Does not know: sockets (net/), framing (protocol/), rules
 (policy/). docs/life-of-a-request.md shows the same as a picture.
@@ -182,7 +181,7 @@ class Exchange(AttemptHost):
         ),
         "_gone",
         "_google_fields",
-        "_is_unnamed",
+        "_takes_route_model",
         "_n_passed",
         "_steps",
         *("_reservation", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_route", "cost", "gateway"),
@@ -207,7 +206,7 @@ class Exchange(AttemptHost):
         self.plan = plan
         self.id = parts.recorder.next_id()
         self.fields = _NOT_READ
-        self._is_unnamed = False  # its model is that of its route
+        self._takes_route_model = False  # it names none
         self._steps = gateway.local_steps if plan.may_be_local else gateway.steps
         self._google_fields: BodyFields | None = None  # of a large body, with the length that it names of its answer
         self.phase = "queue"
@@ -303,31 +302,31 @@ class Exchange(AttemptHost):
     # -- the steps --------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Look into the body, if its path names a model. Raises VeloxError."""
+        """Parse what routing and limits need of the body. Raises VeloxError."""
         plan = self.plan
         if plan.reads_body:
             fields = self.fields = self.gateway.parts.reader.read(self.body or b"")
             if fields.model is None or plan.path_model is not None:
-                self._name_otherwise(fields)
+                self._override_model(fields)
         elif plan.named is not None:
             self.fields = plan.named
         elif plan.reads_form:
             self.fields = finished(self._form_reading())
-            self._name_otherwise(self.fields)
+            self._override_model(self.fields)
         elif plan.names_lines and self._checks_lines:
             finished(check_lines(self.head, self.body or b"", self.gateway.routing, plan.caller))
         guard = plan.guard
         if guard is not None and guard.concerns(self.body, self.fields):
-            finished(self._guarding(guard))
+            finished(self._check_objects(guard))
 
-    def _guarding(self, guard: Guard, *, has_asked: bool = False) -> Generator[None, None, None]:
-        """Look at the objects that it names, and at models. Raises VeloxError.
+    def _check_objects(self, guard: Guard, *, has_asked: bool = False) -> Generator[None, None, None]:
+        """Check that its key may use the objects and models that it names. Raises VeloxError.
 
         has_asked: other gateways were asked for what is not known here; else that comes first (_ask_other_gateways()).
         """
         body, access, owned = self.body or b"", self.gateway.parts.access, guard.owned
         if owned is None or not (access.tracks_objects or access.share is not None):
-            self._pass_through((yield from guard.steps(self.head, body, self.fields)))
+            self._add_filters((yield from guard.steps(self.head, body, self.fields)))
             return
         placement = self._placement = Placement(tracks_objects=access.tracks_objects)
         named = yield from owned.named_in(self.head, body)
@@ -335,7 +334,7 @@ class Exchange(AttemptHost):
             placement.unknown = yield from owned.unknown(self.head, named)
             if placement.unknown:
                 return
-        self._pass_through((yield from guard.steps(self.head, body, self.fields, placement.place, named)))
+        self._add_filters((yield from guard.steps(self.head, body, self.fields, placement.place, named)))
         if placement.tracks_objects:
             placement.places = yield from owned.places(self.head, named)
 
@@ -344,7 +343,7 @@ class Exchange(AttemptHost):
         guard, placement = self.plan.guard, self._placement
         assert guard is not None and placement is not None, "else nothing is unknown"
         await self.gateway.parts.access.learn(placement.unknown)
-        await in_turns(self._guarding(guard, has_asked=True), self.gateway.turns)
+        await in_turns(self._check_objects(guard, has_asked=True), self.gateway.turns)
         return False
 
     @property
@@ -355,8 +354,8 @@ class Exchange(AttemptHost):
     def _form_reading(self) -> Generator[None, None, BodyFields]:
         return read_form(self.head.header(b"content-type") or b"", self.body or b"")
 
-    def _name_otherwise(self, fields: BodyFields) -> None:
-        """Put the model that the path names in the place of the body's; where neither names one, that of the route."""
+    def _override_model(self, fields: BodyFields) -> None:
+        """Set the model: that of the path, where it names one; of a request without any, that of its route."""
         plan = self.plan
         if plan.path_model is not None:
             # One is routed, counted, paid for and run.
@@ -365,7 +364,7 @@ class Exchange(AttemptHost):
         elif fields.model is None and plan.fills and self.body:
             model = self.gateway.routing.model_of_unnamed(self.head, plan.caller)
             if model is not None:
-                self._is_unnamed = True
+                self._takes_route_model = True
                 if isinstance(fields, FormFields):
                     self.body = adding_form_model(self.body, fields, model)
                 else:
@@ -394,7 +393,7 @@ class Exchange(AttemptHost):
         self._n_passed = 0
         self._task = asyncio.Task(self._run(None, is_read=False), loop=self.loop, name="exchange")
 
-    async def _go_on(self, answer: StepAnswer) -> bool:
+    async def _take_remaining_steps(self, answer: StepAnswer) -> bool:
         """Take the steps that are left. answer: of the first of them. True: it is answered."""
         steps = self._steps
         while self._n_passed < len(steps):
@@ -434,7 +433,7 @@ class Exchange(AttemptHost):
             route = self._route = routing.route_to(plan.passed.upstream)
         else:
             route = self._route = routing.resolve(
-                self.head, None if self._is_unnamed else self.fields.model, plan.caller
+                self.head, None if self._takes_route_model else self.fields.model, plan.caller
             )
         routing.n_open += 1
         self._routing = routing
@@ -463,7 +462,7 @@ class Exchange(AttemptHost):
             )
             raise VeloxError(Reason.NOT_CACHED, message)
         if looked.reply_filter is not None:
-            self._pass_through((looked.reply_filter,))
+            self._add_filters((looked.reply_filter,))
         return None
 
     def _is_first_choice(self) -> bool:
@@ -496,8 +495,8 @@ class Exchange(AttemptHost):
         assert log is not None and route is not None, "a step of gateways that record, behind its route"
         return self._record_calls(log, route) if self.plan.is_recorded else None
 
-    def _give_back(self) -> None:
-        """Give back all that was taken: nothing is sent."""
+    def _release_reservation(self) -> None:
+        """Release the reservation and the routing table: nothing is sent."""
         self.release_routing()
         reservation, self._reservation = self._reservation, NOT_RESERVED
         spent = reservation.settle(None, sent=False)
@@ -513,14 +512,14 @@ class Exchange(AttemptHost):
             if not is_read:
                 await self._read_in_steps()
                 self.phase = "limit"
-            if (answer is not None or not is_read) and await self._go_on(answer):
+            if (answer is not None or not is_read) and await self._take_remaining_steps(answer):
                 pass  # answered here
             else:
                 if self._reservation.wait_ns:
                     await self._wait_for_turn(self._reservation.wait_ns)
                 route = self._route
                 assert route is not None, "it is found"
-                attempt: Attempt | None = self._choose(route)
+                attempt: Attempt | None = self._begin_first_attempt(route)
                 if attempt is None:
                     attempt = await self._wait_for_capacity()
                 reply = self.reply
@@ -534,7 +533,7 @@ class Exchange(AttemptHost):
                     if isinstance(outcome, LocalAnswer):
                         self._send_local_answer(outcome)
                         break
-                    decision = self._after(attempting, outcome, reply)
+                    decision = self._decide_next(attempting, outcome, reply)
                     if decision is None:
                         outcome = await attempting.pass_on(reply)
                         continue
@@ -571,7 +570,7 @@ class Exchange(AttemptHost):
         if self.reply is not None:
             self.reply.bytes_out = drain.n_before  # what the client has had of it
 
-    def _after(
+    def _decide_next(
         self, attempting: Attempt | HedgedAttempts, outcome: ErrorReply | Failed | Unsupported, reply: Reply
     ) -> RetryDecision | None:
         """Decide what follows an attempt that has brought no good reply; None: the client gets its error.
@@ -580,9 +579,9 @@ class Exchange(AttemptHost):
         """
         attempt = attempting if isinstance(attempting, Attempt) else attempting.last
         if isinstance(outcome, Unsupported):
-            return self._after_unsupported(attempt, outcome.error)
+            return self._decide_after_unsupported(attempt, outcome.error)
         if isinstance(outcome, ErrorReply):
-            decision = self._after_error(attempt, outcome)
+            decision = self._decide_after_error(attempt, outcome)
             if decision is None or (isinstance(decision, EarlierFailure) and self.failed_before is None):
                 return None
             failure = attempting.give_up(outcome, reply)
@@ -604,7 +603,7 @@ class Exchange(AttemptHost):
         self.attempt_failed(attempt.member.name, failure)
         return decision
 
-    def _after_error(self, attempt: Attempt, error_reply: ErrorReply) -> RetryDecision | EarlierFailure | None:
+    def _decide_after_error(self, attempt: Attempt, error_reply: ErrorReply) -> RetryDecision | EarlierFailure | None:
         """Decide about an error that the client has seen nothing of."""
         policy, now_s = self._retry_policy(), self.loop.time()
         decision = policy.after_status(error_reply.head, attempt, now_s)
@@ -623,7 +622,7 @@ class Exchange(AttemptHost):
                 adapter.note_refused(self.body, client_api)
         return found
 
-    def _after_unsupported(self, attempt: Attempt, error: VeloxError) -> RetryDecision:
+    def _decide_after_unsupported(self, attempt: Attempt, error: VeloxError) -> RetryDecision:
         """Return what follows a member whose API can't express the request. Raises VeloxError where nothing does.
 
         If no member can, the client gets the first one's reason. If one that can has failed before, it gets that
@@ -676,19 +675,19 @@ class Exchange(AttemptHost):
         self.phase = "parse"
         if plan.reads_body:
             self.fields = await in_turns(self.gateway.parts.reader.read_in_steps(body), self.gateway.turns)
-            self._name_otherwise(self.fields)
+            self._override_model(self.fields)
         elif plan.named is not None:
             self.fields = plan.named
         elif plan.reads_form:
             self.fields = await in_turns(self._form_reading(), self.gateway.turns)
-            self._name_otherwise(self.fields)
+            self._override_model(self.fields)
         elif plan.names_lines and self._checks_lines:
             await in_turns(check_lines(self.head, body, self.gateway.routing, plan.caller), self.gateway.turns)
         if plan.endpoint is Endpoint.GENERATE and plan.is_recorded and self.gateway.parts.calls is not None:
             self._google_fields = await in_turns(with_google_limits(self.fields, body), self.gateway.turns)
         guard = plan.guard
         if guard is not None and guard.concerns(None, self.fields):
-            await in_turns(self._guarding(guard), self.gateway.turns)
+            await in_turns(self._check_objects(guard), self.gateway.turns)
 
     async def _wait_for_turn(self, wait_ns: int) -> None:
         self.phase = "limit"
@@ -778,7 +777,7 @@ class Exchange(AttemptHost):
             places = guard.owned.places(self.head, named)  # the answer is here
             placement.places = await in_turns(places, self.gateway.turns)
 
-    def _choose(self, route: ResolvedRoute) -> Attempt | None:
+    def _begin_first_attempt(self, route: ResolvedRoute) -> Attempt | None:
         """Find the first attempt, which has begun; None: those that could take it have no room now."""
         parts, routing = self.gateway.parts, self._routing
         assert routing is not None, "the route is of it"
@@ -786,9 +785,9 @@ class Exchange(AttemptHost):
         parts.retry_budget.on_request(now_s)
         if self._reservation.estimate is not NO_TOKENS or (self._calls is not None and not self.is_tunnel):
             self._meter, filters, self.body = metered(self.body, self.fields, self.plan.endpoint, self.plan.dialect)
-            self._pass_through(filters)
+            self._add_filters(filters)
             if self._calls is not None and self.plan.terms.wants_cost:
-                self._tell_cost(self._calls, self._meter)
+                self._report_cost(self._calls, self._meter)
         if route.only is None:
             cursor = self.cursor
             if cursor.is_canary:
@@ -885,8 +884,8 @@ class Exchange(AttemptHost):
         thread = self.gateway.thread
         return Reply(self.client, self.head, self.id, self.loop, fields, rates, filters, expected, thread)
 
-    def _pass_through(self, filters: Sequence[ReplyFilter]) -> None:
-        """Have the reply pass these, too."""
+    def _add_filters(self, filters: Sequence[ReplyFilter]) -> None:
+        """Add filters for the reply, in their order."""
         for each in filters:
             self._filters = insert_in_order(self._filters, each) if self._filters else (each,)
 
@@ -916,7 +915,7 @@ class Exchange(AttemptHost):
         self.upstream = member.name
         self._answering = attempt
         if self._placement is not None:
-            self._note_place(attempt)
+            self._record_place(attempt)
         if self._calls is not None:
             self._calls.begin(attempt, member.name, attempt.asked(self.fields.model))
         shape = self.head.shape
@@ -994,7 +993,7 @@ class Exchange(AttemptHost):
                         request = request._replace(keeper=self._keeper)
                     prepared = adapter.prepare(call, request)
                     if keeps and isinstance(prepared, Prepared) and prepared.translation is not None:
-                        self._note_place(attempt, is_translated=True)
+                        self._record_place(attempt, is_translated=True)
                     return prepared
                 if client_api in COUNTS:
                     return adapter.estimate(self._client_request(client_api, model, attempt, None))
@@ -1093,18 +1092,18 @@ class Exchange(AttemptHost):
             and adapter.has_encrypted_reasoning(body or b"", client_api)
         )
 
-    def goes_on_with(self, attempt: Attempt) -> None:
+    def attempt_chosen(self, attempt: Attempt) -> None:
         """Note which of two attempts is left."""
         self.upstream = attempt.member.name
         self._answering = attempt
         if self._placement is not None:
-            self._note_place(attempt)
+            self._record_place(attempt)
         if self._addresses is not None:
             self._addresses.upstream = attempt.member.addresses
         if self._calls is not None:
             self._calls.answering = attempt
 
-    def _note_place(self, attempt: Attempt, *, is_translated: bool = False) -> None:
+    def _record_place(self, attempt: Attempt, *, is_translated: bool = False) -> None:
         """Note where the reply comes from that tells of new objects; of one in another API they are kept here."""
         places, placement = self.gateway.parts.access.places, self._placement
         if placement is None or places is None:
@@ -1308,7 +1307,7 @@ class Exchange(AttemptHost):
         self._reservation = self._reservation.holding(held)
         return None
 
-    def _tell_cost(self, calls: RequestCalls, meter: Meter) -> None:
+    def _report_cost(self, calls: RequestCalls, meter: Meter) -> None:
         """Have the client told what its call cost."""
         cost = CostFilter(partial(calls.cost_by, meter), self.gateway.parts.tunnels.bodies)
         self._filters = insert_in_order(self._filters, cost)
@@ -1332,7 +1331,7 @@ class Exchange(AttemptHost):
     def refuse(self, error: VeloxError) -> None:
         """Answer instead of starting: the exchange never had a task."""
         self._stop_timer()
-        self._give_back()
+        self._release_reservation()
         self.recorder.ended(self, error.reason, error.status, time.monotonic_ns())
         self.gateway.answer_for(self, error)
 

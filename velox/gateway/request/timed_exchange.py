@@ -99,10 +99,10 @@ class TimedExchange(Exchange):
         await super()._wait_for_turn(wait_ns)
         self._moments.limit_ns += self._since_last_step()
 
-    def _choose(self, route: ResolvedRoute) -> Attempt | None:
+    def _begin_first_attempt(self, route: ResolvedRoute) -> Attempt | None:
         self._since_last_step()
         try:
-            return super()._choose(route)
+            return super()._begin_first_attempt(route)
         finally:
             self._moments.route_ns += self._since_last_step()
 
@@ -114,7 +114,7 @@ class TimedExchange(Exchange):
     def _make_reply(self) -> Reply:
         others, plan = self._filters, self.plan
         if plan.timing:  # else it is timed for another reason
-            self._pass_through((TimingFilter(self._moments, to_end=plan.timing is Timing.STREAM),))
+            self._add_filters((TimingFilter(self._moments, to_end=plan.timing is Timing.STREAM),))
         if plan.is_litellms:
             self._tell_as_litellm()
         try:
@@ -128,8 +128,8 @@ class TimedExchange(Exchange):
         if cost is None and self._calls is not None and self._meter is not None and not self.fields.stream:
             known = partial(self._calls.cost_by, self._meter)
             cost = CostFilter(known, self.gateway.parts.tunnels.bodies, is_told=False)
-            self._pass_through((cost,))
-        self._pass_through((LitellmFilter(self._litellm_fields, cost),))
+            self._add_filters((cost,))
+        self._add_filters((LitellmFilter(self._litellm_fields, cost),))
 
     def _litellm_fields(self) -> Headers:
         """Return them as they are now, but for the cost."""

@@ -70,17 +70,17 @@ class TracedExchange(TimedExchange):
         is_cut = capture.is_cut or len(asked) == self._tracer.content.request_bytes
         return ContentRecord(asked, capture.kept, capture.is_stream, is_cut)
 
-    def _choose(self, route: ResolvedRoute) -> Attempt | None:
+    def _begin_first_attempt(self, route: ResolvedRoute) -> Attempt | None:
         bounds = self._tracer.content
         if self._capture is None and bounds.takes(route.parts.entry.name) and self.body is not None:
             self._asked = bytes(self.body[: bounds.request_bytes])
             self._capture = ReplyCapture(bounds.reply_bytes)
-            self._pass_through((self._capture,))
+            self._add_filters((self._capture,))
         is_metered = self._reservation.estimate is not NO_TOKENS or self._calls is not None
         if not is_metered and self._meter is None and self.plan.names_model and self._span_ids.is_sampled:
             self._meter, filters, self.body = metered(self.body, self.fields, self.plan.endpoint, self.plan.dialect)
-            self._pass_through(filters)
-        return super()._choose(route)
+            self._add_filters(filters)
+        return super()._begin_first_attempt(route)
 
     # -- its attempts ---------------------------------------------------------------------------------
 
@@ -129,9 +129,9 @@ class TracedExchange(TimedExchange):
             record.status = failure.status if is_status else 0
             record.error = str(failure.status) if is_status else failure.reason.code
 
-    def goes_on_with(self, attempt: Attempt) -> None:
+    def attempt_chosen(self, attempt: Attempt) -> None:
         """As an exchange does: of two at a time the other one is over, and stands before this one."""
-        super().goes_on_with(attempt)
+        super().attempt_chosen(attempt)
         now_ns = self._span_ids.now()
         for known, record in self._of_attempts:
             if known is not attempt and not record.end_ns:

@@ -97,7 +97,7 @@ class TunnelExchange(Exchange):
         self.fields = BodyFields(model=model, stream=True, is_model_in_path=named is not None)
         guard = self.plan.guard
         if guard is not None:
-            finished(self._guarding(guard))  # the query may name a call to join
+            finished(self._check_objects(guard))  # the query may name a call to join
         parts.tunnels.take(self)
 
     def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
