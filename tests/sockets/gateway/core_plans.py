@@ -60,12 +60,12 @@ class NotedHealth(MemberHealth):
         now_s: float,
         *,
         answered: bool,
-        rest_s: float | None = None,
+        cooldown_s: float | None = None,
         random: float = 0.5,
     ) -> None:
         assert answered is ("answers" in self.told)
         self.told.append(verdict.name)
-        super().ended(verdict, began_s, now_s, answered=answered, rest_s=rest_s, random=random)
+        super().ended(verdict, began_s, now_s, answered=answered, cooldown_s=cooldown_s, random=random)
 
 
 class NotedKeys(Keys):

@@ -84,7 +84,7 @@ _OF_ACCOUNTS: Final = frozenset({401, 403, 429})
 UNSUPPORTED: Final = (Reason.BAD_REQUEST, Reason.PREVIOUS_NOT_FOUND, Reason.UNKNOWN_ROUTE)
 _WELL: Final = Verdict.WELL  # the attribute of an enumeration takes 50 ns
 # Nobody has too much to do for longer: what says so would have the member back in days.
-_MOST_REST_S: Final = 300.0
+_MAX_COOLDOWN_S: Final = 300.0
 # How long the head of a stream waits at most for its first event, which may be an error. Providers that find out after
 # the head that they are overloaded say so at once.
 _HEAD_WAIT_S: Final = 1.0
@@ -184,7 +184,7 @@ class Group:
         probe.probe_timeout_s = self.health.probe_timeout_s(now_s)
         return probe
 
-    def pick_resting(
+    def pick_in_cooldown(
         self,
         now_s: float,
         key: bytes | memoryview = b"",
@@ -231,7 +231,7 @@ class Group:
     def _reachable(self, now_s: float) -> Sequence[float]:
         """Return the weights where all that health says of members is their keys' rest."""
         return [
-            0.0 if member.health.rests_s(now_s) else weight
+            0.0 if member.health.cooldown_left_s(now_s) else weight
             for member, weight in zip(self.members, self._weights, strict=True)
         ]
 
@@ -412,7 +412,7 @@ class Attempt(AnsweringAttempt):
 
     __slots__ = (
         *("_answers", "_began_s", "_has_first", "_has_head", "_head_s", "_headers", "_host", "_is_of_client"),
-        *("_key_told", "_n_unsent", "_progress_s", "_renamed", "_sent_s", "_stream"),
+        *("_key_status", "_n_unsent", "_progress_s", "_renamed", "_sent_s", "_stream"),
         *("copied", "forwarder", "group", "is_sent", "key", "keys", "member", "n", "on_first_byte", "probe_timeout_s"),
         "proof",
     )
@@ -447,7 +447,7 @@ class Attempt(AnsweringAttempt):
         self._has_first = False
         self._headers: Headers = []  # of an error
         self._is_of_client = False  # which is about an account of the client's, and so not of how much there is to do
-        self._key_told = 0  # the status that was, last; 0: none was; -1: it was given up
+        self._key_status = 0  # the status that was, last; 0: none was; -1: it was given up
 
     def __repr__(self) -> str:
         state = "open" if self._stream is not None else "not begun" if self._began_s < 0.0 else "waiting"
@@ -816,7 +816,7 @@ class Attempt(AnsweringAttempt):
         self._has_head = True
         if status >= 400 or self.keys is not None:
             self._headers = head.headers
-            self._tell_key(status, now_s)
+            self._report_to_key(status, now_s)
         if status >= 400:
             self._is_of_client = status == 429 and (self.names_account or self._counts_clients_key(head))
             return
@@ -841,21 +841,21 @@ class Attempt(AnsweringAttempt):
     def answered(self, status: int, now_s: float) -> None:
         """Its reply is whole, or was refused for another attempt's."""
         if self.keys is not None:
-            self._tell_key(status, now_s)
+            self._report_to_key(status, now_s)
         if status < 400:
             group, member = self.group, self.member
             member.health.succeeded(self._began_s, now_s, answered=self._answers)
             if group.learns and not self._has_first:
-                self._tell_balancer(_WELL, now_s)
+                self._report_to_balancer(_WELL, now_s)
             member.counts.ended(member.row)
             return
-        verdict, rest_s = of_status(status), None
+        verdict, cooldown_s = of_status(status), None
         if verdict is Verdict.BUSY or (verdict is Verdict.QUOTA and not self._is_of_client):
             self.member.concurrency.refused(self._began_s, now_s)
         if verdict is Verdict.BUSY:
-            rest_s = retry_after_s(self._headers, time.time())
-            rest_s = None if rest_s is None else min(rest_s, _MOST_REST_S)
-        self._ended(verdict, now_s, rest_s)
+            cooldown_s = retry_after_s(self._headers, time.time())
+            cooldown_s = None if cooldown_s is None else min(cooldown_s, _MAX_COOLDOWN_S)
+        self._ended(verdict, now_s, cooldown_s)
 
     def broke(self, failure: UpstreamFailure, now_s: float) -> None:
         """It ended without a whole reply that goes to the client."""
@@ -869,7 +869,7 @@ class Attempt(AnsweringAttempt):
             if not self._has_head:
                 # The connection may be one that a NAT has forgotten, and then so are others that have idled.
                 self.member.pool.retire_stale_idle(now_s)
-        self._forget_key()
+        self._release_key()
         # A connection that could not be made is a fault; a stream refused, or a connection closed in time, is not.
         unprocessed = failure.unprocessed not in (None, Retry.CONNECT)
         self._ended(of_failure(failure.reason, unprocessed=unprocessed), now_s)
@@ -878,7 +878,7 @@ class Attempt(AnsweringAttempt):
         """It was ended from this side, or never made."""
         if self._began_s < 0.0:
             return
-        self._forget_key()
+        self._release_key()
         waited_s = now_s - self._began_s
         is_silent = waited_s >= self.probe_timeout_s and not self._answers
         self._ended(Verdict.SILENT if is_silent else of_giving_up(waited_s, answered=self._answers), now_s)
@@ -888,12 +888,12 @@ class Attempt(AnsweringAttempt):
         head = self._request_head
         return head is not None and self.forwarder.counts_clients_key(head, refused)
 
-    def _tell_key(self, status: int, now_s: float) -> None:
+    def _report_to_key(self, status: int, now_s: float) -> None:
         """Tell it once, and once more where a reply had an error inside that its head does not tell of."""
-        told = self._key_told
+        told = self._key_status
         if self.keys is None or status == told or (told and status < 400):
             return
-        self._key_told = status
+        self._key_status = status
         if status not in _OF_ACCOUNTS or not self.names_account:
             self.keys.answered(
                 self.key, status, self._headers, self._began_s, now_s, time.time(), random=random.random()
@@ -901,12 +901,12 @@ class Attempt(AnsweringAttempt):
         elif not told:
             self.keys.gave_up(self.key, self._began_s)
 
-    def _forget_key(self) -> None:
-        if self.keys is not None and not self._key_told:
-            self._key_told = -1
+    def _release_key(self) -> None:
+        if self.keys is not None and not self._key_status:
+            self._key_status = -1
             self.keys.gave_up(self.key, self._began_s)
 
-    def _ended(self, verdict: Verdict, now_s: float, rest_s: float | None = None) -> None:
+    def _ended(self, verdict: Verdict, now_s: float, cooldown_s: float | None = None) -> None:
         group, member = self.group, self.member
         answered = self._answers
         if verdict is _WELL:
@@ -914,15 +914,15 @@ class Attempt(AnsweringAttempt):
         else:
             was_in = member.health.state(now_s) is not State.OUT
             group.health.ended(
-                self.n, verdict, self._began_s, now_s, answered=answered, rest_s=rest_s, random=random.random()
+                self.n, verdict, self._began_s, now_s, answered=answered, cooldown_s=cooldown_s, random=random.random()
             )
             if was_in and member.health.state(now_s) is State.OUT:
                 member.counts.count_ejection(member.row)
         if group.learns and not self._has_first:
-            self._tell_balancer(verdict, now_s)
+            self._report_to_balancer(verdict, now_s)
         member.counts.ended(member.row)
 
-    def _tell_balancer(self, verdict: Verdict, now_s: float) -> None:
+    def _report_to_balancer(self, verdict: Verdict, now_s: float) -> None:
         """It ended before the first bytes of a good reply."""
         balancer, waited_s = self.group.balancer, now_s - self._began_s
         if verdict in (Verdict.FAULT, Verdict.CUT, Verdict.SILENT):

@@ -165,7 +165,7 @@ class HedgedAttempts:
         is_open = False
         try:
             if delay_s is None:
-                self._leave_alone(first)
+                self._keep_only(first)
                 outcome = await first.send()
             else:
                 self._start(first)
@@ -228,7 +228,7 @@ class HedgedAttempts:
             return
         other = self._other(buffered)
         if other is None:
-            self._leave_alone(buffered)
+            self._keep_only(buffered)
         elif buffered.reply.is_good:
             self._choose(buffered, other)
         elif other.reply.is_bad:
@@ -253,7 +253,7 @@ class HedgedAttempts:
         other = self._other(buffered)
         if self._sole is None and other is not None:
             self._host.attempt_failed(buffered.name, failure)
-            self._leave_alone(other)
+            self._keep_only(other)
             return
         self._sole = buffered
         self.last = buffered.attempt
@@ -278,7 +278,7 @@ class HedgedAttempts:
         second = None if now_s >= host.deadline_s else self._cursor.next(now_s, within_limits=True)
         if second is None or not self._hedging.take():
             host.recorder.hedged(Hedged.DENIED)
-            self._leave_alone(first)
+            self._keep_only(first)
             return
         second.begin(now_s)
         self._cursor.tried(second)
@@ -304,11 +304,11 @@ class HedgedAttempts:
             self._host.attempt_failed(loser.name, loser.reply.refusal())
         else:
             self._note_hedged(loser, winner)
-            self._heard_nothing_of(loser)
+            self._give_up_silent(loser)
         self._drop(loser)
-        self._leave_alone(winner)
+        self._keep_only(winner)
 
-    def _leave_alone(self, buffered: _BufferedAttempt) -> None:
+    def _keep_only(self, buffered: _BufferedAttempt) -> None:
         """Go on with what is the only attempt left, as if there had been no other."""
         self._sole = buffered
         self.last = buffered.attempt
@@ -336,7 +336,7 @@ class HedgedAttempts:
         assert buffered.task is not None, "started"
         buffered.task.cancel()
 
-    def _heard_nothing_of(self, buffered: _BufferedAttempt) -> None:
+    def _give_up_silent(self, buffered: _BufferedAttempt) -> None:
         """It is given up. Before the delay was over that says nothing: some clients do not wait for anything."""
         if buffered is self._first and self._is_late and not buffered.reply.is_bad:
             now_s = self._host.loop.time()
@@ -373,7 +373,7 @@ class HedgedAttempts:
         first, second = self._first, self._second
         assert first is not None, "set by send()"
         if self._sole is None and not first.is_out:
-            self._heard_nothing_of(first)
+            self._give_up_silent(first)
             if second is not None:
                 self._note_hedged(second, first)
         self._stop_timer()

@@ -442,7 +442,7 @@ class RouteCursor:
                 return _begun(self._kept(attempt, now_s), now_s)
         if self._has_lone_key and any(group.is_limited for group, _ in self.levels):
             return None  # else it would have been used
-        raise self._all_rest(now_s)
+        raise self._all_in_cooldown(now_s)
 
     def next(
         self,
@@ -549,7 +549,7 @@ class RouteCursor:
         within_limits: bool = False,
         allow_unhealthy: bool = False,
     ) -> Attempt | None:
-        """Return the first choice where one key is all there is and rests: it may be another model's, or server's.
+        """Return the first choice where the only key is in cooldown: it may be another model's, or server's.
 
         allow_unhealthy: also one that is out.
         """
@@ -557,19 +557,17 @@ class RouteCursor:
             return None
         for group, closed in levels:
             tried = self._passed(group, closed)
-            attempt = group.pick_resting(
+            attempt = group.pick_in_cooldown(
                 now_s, self._key, tried, within_limits=within_limits, allow_unhealthy=allow_unhealthy
             )
             if attempt is not None:
                 return attempt
         return None
 
-    def _all_rest(self, now_s: float) -> VeloxError:
-        """Return what a request is told when all keys rest."""
-        wait_s = min((wait for each in self._members() if (wait := each.health.rests_s(now_s))), default=1.0)
-        message = (
-            f"every key of this request's upstreams rests, as the upstreams asked; the first is back in {wait_s:.1f} s"
-        )
+    def _all_in_cooldown(self, now_s: float) -> VeloxError:
+        """Return the error of a request while all keys are in cooldown."""
+        wait_s = min((wait for each in self._members() if (wait := each.health.cooldown_left_s(now_s))), default=1.0)
+        message = f"all keys of this request's upstreams are in cooldown after a 429, the first for {wait_s:.1f} s"
         return VeloxError(Reason.RATE_LIMITED, message, retry_after_s=math.ceil(wait_s * 10.0) / 10.0)
 
 

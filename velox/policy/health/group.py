@@ -76,7 +76,7 @@ class GroupHealth:
         return f"<GroupHealth {list(self._members)}>"
 
     def weights(self, now_s: float, *, again: bool = False) -> Sequence[float]:
-        """Return the weights to choose by. All are 0 only if all keys rest: see rests_s().
+        """Return the weights to choose by. All are 0 only if all keys rest: see cooldown_left_s().
 
         Who rests is not out: it has said itself when it can be asked again, and is no reason for panic. Where nobody is
         in, a busy member counts as one that is, as it answers some requests; a key that rests does not. again: for a
@@ -130,7 +130,7 @@ class GroupHealth:
         self.n_in = n_judged = len(effective) - len(resting) - len(out)
         if not n_judged:
             for n in resting:
-                if not self._members[n].rests_s(now_s):
+                if not self._members[n].cooldown_left_s(now_s):
                     effective[n] = self._configured[n]
                     n_judged += 1
         n_judged += len(out)
@@ -150,9 +150,9 @@ class GroupHealth:
         slowest_s = max(member.slowest_s(now_s) for member in self._members) or SILENT_S
         return max(self._rules.least_late_s, _TIMES_SLOWEST * slowest_s)
 
-    def rests_s(self, now_s: float) -> float | None:
+    def cooldown_left_s(self, now_s: float) -> float | None:
         """Return how long it is until the first key that rests is back; None if none rests."""
-        return min((each for member in self._members if (each := member.rests_s(now_s))), default=None)
+        return min((each for member in self._members if (each := member.cooldown_left_s(now_s))), default=None)
 
     def begin(self, member: int, now_s: float) -> None:
         """An attempt goes to `member`. Its end must be reported, whatever it is, with the same time."""
@@ -170,15 +170,15 @@ class GroupHealth:
         now_s: float,
         *,
         answered: bool,
-        rest_s: float | None = None,
+        cooldown_s: float | None = None,
         random: float = 0.5,
     ) -> None:
-        """An attempt at `member` ended. answered: answers() was told. rest_s: what a busy member asks for.
+        """An attempt at `member` ended. answered: answers() was told. cooldown_s: what a busy member asks for.
 
         random: in [0, 1).
         """
         found = self._members[member]
-        found.ended(verdict, began_s, now_s, answered=answered, rest_s=rest_s, random=random)
+        found.ended(verdict, began_s, now_s, answered=answered, cooldown_s=cooldown_s, random=random)
         if verdict in (Verdict.FAULT, Verdict.CUT) and self._is_worse(member, now_s):
             found.eject(now_s, hold_s=self._rules.hold_s, random=random)
 

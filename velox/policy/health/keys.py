@@ -8,8 +8,9 @@ workers, until one of them hears otherwise: chance keeps them apart without a wo
 least of its units, each as a part of what the best key has of it; it grows from reply to reply, as a token bucket of
 the upstream does, and this worker's own requests are taken off at once.
 
-A 429 rests the key for exactly as long as it says. 401 and 403 are answers to the key, not faults of the member: the
-first 401, or three 403 in a row (one may be about a model), put the key out, and a probe now and then finds it back.
+After a 429 the key is in cooldown for exactly as long as the reply says. 401 and 403 are answers to the key, not faults
+of the member: the first 401, or three 403 in a row (one may be about a model), eject the key, and a probe now and then
+finds it back.
 
 The fields, as OpenAI and those who follow it write them:
 
@@ -34,12 +35,12 @@ from velox.heads import Headers
 from velox.policy.health.breaker import Breaker, BreakerRules
 from velox.policy.retries.retry import retry_after_s
 
-__all__ = ["REFUSED", "Changes", "Keys", "quota_of", "rest_s_of"]
+__all__ = ["REFUSED", "Changes", "Keys", "cooldown_of", "quota_of"]
 
 # A key that was revoked stays so; one whose account was paid comes back within minutes.
 REFUSED: Final = BreakerRules(faults=3, hold_s=10.0, most_hold_s=300.0, calm_s=600.0, jitter=0.2)
-_FIRST_REST_S: Final = 1.0  # where a 429 does not say for how long; doubled while they go on. Arbitrary
-_MOST_REST_S: Final = 30.0
+_FIRST_COOLDOWN_S: Final = 1.0  # where a 429 does not say for how long; doubled while they go on. Arbitrary
+_MAX_COOLDOWN_S: Final = 30.0
 _LEAST_SHARE: Final = 1e-3  # of what the best has: what was told may be old
 # A limit of a day is the longest there is; what asks for more is a mistake, and nobody would ever find out.
 _LONGEST_REST_S: Final = 86_400.0
@@ -113,18 +114,18 @@ class _Unit:
 
 
 class _Key:
-    __slots__ = ("breaker", "excused", "n_refused", "requests", "rests_s", "tokens")
+    __slots__ = ("breaker", "cooldown_until_s", "excused", "n_refused", "requests", "tokens")
 
     def __init__(self) -> None:
         self.breaker: Final = Breaker(REFUSED)
-        self.rests_s = 0.0  # until then
+        self.cooldown_until_s = 0.0
         self.n_refused = 0  # 429 in a row that do not say for how long
         self.excused = (math.inf, 0)  # when the attempt began whose good head ended them, and how many there were
         self.requests: Final = _Unit()
         self.tokens: Final = _Unit()
 
     def is_usable(self, now_s: float) -> bool:
-        return now_s >= self.rests_s and self.breaker.allows(now_s)
+        return now_s >= self.cooldown_until_s and self.breaker.allows(now_s)
 
 
 class Keys:
@@ -186,11 +187,15 @@ class Keys:
 
     def is_sure(self, now_s: float) -> bool:
         """True while one of them may be used until it is refused, however long that is; a refusal is noted."""
-        return any(now_s >= key.rests_s and not key.breaker.is_open for key in self._keys)
+        return any(now_s >= key.cooldown_until_s and not key.breaker.is_open for key in self._keys)
 
-    def rests_s(self, now_s: float) -> float | None:
-        """Return how long it is until the first that rests is back; None if none rests."""
-        waits = [key.rests_s - now_s for key in self._keys if key.rests_s > now_s and not key.breaker.is_open]
+    def cooldown_left_s(self, now_s: float) -> float | None:
+        """Return how long it is until the first cooldown of a key ends; None if no key is in one."""
+        waits = [
+            key.cooldown_until_s - now_s
+            for key in self._keys
+            if key.cooldown_until_s > now_s and not key.breaker.is_open
+        ]
         return min(waits, default=None)
 
     def n_out(self) -> int:
@@ -199,7 +204,7 @@ class Keys:
 
     def n_resting(self, now_s: float) -> int:
         """Count those that rest."""
-        return sum(key.rests_s > now_s for key in self._keys)
+        return sum(key.cooldown_until_s > now_s for key in self._keys)
 
     def begin(self, key: int, now_s: float, tokens: float = 0.0) -> None:
         """An attempt carries `key`. tokens: it will use about so many."""
@@ -227,15 +232,15 @@ class Keys:
         was_out = found.breaker.is_open
         if status == 429:
             found.breaker.gave_up(began_s)
-            rest_s = rest_s_of(headers, unix_s)
+            cooldown_s = cooldown_of(headers, unix_s)
             if began_s == found.excused[0]:
                 found.n_refused = max(found.n_refused, found.excused[1])  # refused inside that reply after all
-            if rest_s is None:
-                rest_s = 0.0
-                if began_s >= found.rests_s:  # those that were under way together are one refusal
-                    rest_s = min(_MOST_REST_S, _FIRST_REST_S * 2.0**found.n_refused) * (0.8 + 0.4 * random)
+            if cooldown_s is None:
+                cooldown_s = 0.0
+                if began_s >= found.cooldown_until_s:  # those that were under way together are one refusal
+                    cooldown_s = min(_MAX_COOLDOWN_S, _FIRST_COOLDOWN_S * 2.0**found.n_refused) * (0.8 + 0.4 * random)
                     found.n_refused += 1
-            found.rests_s = max(found.rests_s, now_s + rest_s)
+            found.cooldown_until_s = max(found.cooldown_until_s, now_s + cooldown_s)
             self.changes.n += 1
         elif status in (401, 403):
             self.changes.n += 1
@@ -291,7 +296,7 @@ def quota_of(headers: Headers, unix_s: float) -> Quota:
     return NO_QUOTA if found is None else found
 
 
-def rest_s_of(headers: Headers, unix_s: float) -> float | None:
+def cooldown_of(headers: Headers, unix_s: float) -> float | None:
     """Return how long a refused key is to rest; None if the reply does not say.
 
     Retry-After counts first. Else the units that are used up say when they are back; the others do not matter. If none

@@ -1,4 +1,4 @@
-"""The health of one member: whether it is out, rests, is due for a probe, and how much it may take.
+"""The health of one member: whether it is ejected, in cooldown, due for a probe, and how much it may take.
 
 Knows: the ends of this worker's attempts there, what active probes found, whether its upstream's keys may be used.
 Does not know: the other members (group.py), a clock, or chance.
@@ -9,7 +9,7 @@ Does not know: the other members (group.py), a clock, or chance.
     in     many wait, and nothing is heard          -> suspected, until something is (group.py decides)
     any    active probes fail                       -> out, until they are good again
     any    no connection can be made                -> out, until one can
-    any    503 in a row, or all its keys rest       -> rests, for as long as it said
+    any    503 in a row, or all keys in cooldown    -> cooldown, for as long as it said
 
 How long it is out grows each time, and it is back within 30 s of being well: 10 s for a probe that still waits, 12 s
 until the next one, jitter on top, and some that are well, a second apart. Who was put out for its share of faults needs
@@ -17,7 +17,7 @@ five of those in a row: of a member that fails a third of its requests two third
 100.
 
 One 503 among good answers is a server that sheds what is too much: to send it nothing for a second would only move
-the load to the next. Only a row of them, with nothing good in between, makes it rest.
+the load to the next. Only a row of them, with nothing good in between, begins a cooldown.
 
 An active probe does not bring back a member that requests found out: a health page answers while completions fail.
 
@@ -72,8 +72,8 @@ _QUIET_S: Final = 1.0  # silence that is worth a look when so many wait; below w
 _WARM_STEP_S: Final = 0.05  # of a slow start: in less its weight is the same, as far as anybody can tell
 _SLOWEST_S: Final = 300.0  # a slow first byte is forgotten in this time: replies that do not stream may be seldom
 _BUSY: Final = 3  # in a row, then it rests; arbitrary
-_FIRST_REST_S: Final = 1.0  # where it does not say for how long; doubled while it goes on
-_MOST_REST_S: Final = 15.0
+_FIRST_COOLDOWN_S: Final = 1.0  # where it does not say for how long; doubled while it goes on
+_MAX_COOLDOWN_S: Final = 15.0
 _MEMORY_S: Final = 60.0  # requests and faults are forgotten by time: 1/e of them after this
 _FADED_EVERY_S: Final = 0.1  # 0.2 % of what fades
 # Who waits longer for a first byte is hardly impatient. Arbitrary; models that think first take 5 to 30 s, but then a
@@ -200,9 +200,9 @@ class MemberHealth:
         self.changes: Final = changes or Changes()
         self._rules: Final = rules
         self._breaker: Final = Breaker(rules.breaker)
-        self._rests_s = 0.0  # until then
+        self._cooldown_until_s = 0.0  # until then
         self._n_busy = 0  # 503 in a row
-        self._n_rests = 0  # for which it did not say how long
+        self._n_cooldowns = 0  # for which it did not say how long
         self._warm_s = now_s + rules.warm_s if is_new else now_s  # from then on it has all its weight
         # Of the last seconds, less what was forgotten until _at_s.
         self._requests = 0.0
@@ -245,11 +245,11 @@ class MemberHealth:
         """Return whether it may have requests."""
         if self._breaker.is_open or not self._is_reachable or (self.active is not None and not self.active.is_up):
             return State.OUT
-        if now_s < self._rests_s:
+        if now_s < self._cooldown_until_s:
             return State.RESTING
         keys = self.keys
         if keys is not None and not keys.is_usable(now_s):
-            return State.OUT if keys.rests_s(now_s) is None else State.RESTING
+            return State.OUT if keys.cooldown_left_s(now_s) is None else State.RESTING
         return State.IN
 
     def warmth(self, now_s: float) -> float:
@@ -264,19 +264,19 @@ class MemberHealth:
             return math.inf
         if self.keys is not None and not self.keys.is_sure(now_s):
             return now_s
-        if now_s < self._rests_s:
-            return self._rests_s
+        if now_s < self._cooldown_until_s:
+            return self._cooldown_until_s
         return math.inf if now_s >= self._warm_s else now_s + _WARM_STEP_S
 
-    def rests_s(self, now_s: float) -> float:
+    def cooldown_left_s(self, now_s: float) -> float:
         """Return how long its keys rest yet, 0 if one may be used: nothing can be sent there before."""
         if self.keys is None or self.keys.is_usable(now_s):
             return 0.0
-        return self.keys.rests_s(now_s) or 0.0
+        return self.keys.cooldown_left_s(now_s) or 0.0
 
     def wants_probe(self, now_s: float) -> bool:
         """True if a request that can go elsewhere afterwards should go here now."""
-        if not self._breaker.is_open or not self._breaker.allows(now_s) or now_s < self._rests_s:
+        if not self._breaker.is_open or not self._breaker.allows(now_s) or now_s < self._cooldown_until_s:
             return False
         if not self._is_reachable or (self.active is not None and not self.active.is_up):
             return False
@@ -306,7 +306,7 @@ class MemberHealth:
 
     def begins_well(self, now_s: float) -> None:
         """The first of a good reply's body has come: an error may follow a good head. After answers()."""
-        self._n_busy = self._n_rests = 0
+        self._n_busy = self._n_cooldowns = 0
         if self._breaker.n_faults:
             was_open = self._breaker.is_open
             self._breaker.answers()
@@ -318,7 +318,7 @@ class MemberHealth:
         if self._breaker.n_faults or not answered:
             self.ended(Verdict.WELL, began_s, now_s, answered=answered)
             return
-        self._n_busy = self._n_rests = 0
+        self._n_busy = self._n_cooldowns = 0
         if now_s - self._at_s > _FADED_EVERY_S:
             self._fade(now_s)
         self._requests += 1.0
@@ -330,10 +330,10 @@ class MemberHealth:
         now_s: float,
         *,
         answered: bool,
-        rest_s: float | None = None,
+        cooldown_s: float | None = None,
         random: float = 0.5,
     ) -> None:
-        """An attempt ended. answered: answers() was told. rest_s: what a busy member asks for. random: in [0, 1)."""
+        """Note the end of an attempt. answered: answers() was called. cooldown_s: of a busy member. random: 0 to 1."""
         was_open = self._breaker.is_open
         if not answered:
             self._n_waiting -= 1
@@ -342,7 +342,7 @@ class MemberHealth:
             if self.is_suspected:
                 self._clear()
         if verdict is Verdict.WELL or verdict is Verdict.KEY:
-            self._n_busy = self._n_rests = 0
+            self._n_busy = self._n_cooldowns = 0
             if self._breaker.n_faults:
                 self._breaker.succeeded(began_s)
             self._count(0.0, now_s)
@@ -355,7 +355,7 @@ class MemberHealth:
         else:
             self._breaker.gave_up(began_s)
             if verdict is Verdict.BUSY:
-                self._busy(rest_s, began_s, now_s)
+                self._busy(cooldown_s, began_s, now_s)
         if was_open:
             self._may_return(now_s)
         elif self._breaker.is_open:
@@ -412,16 +412,16 @@ class MemberHealth:
         keep = math.exp(min(0.0, self._at_s - now_s) / _MEMORY_S)
         return self._requests * keep, self._faults * keep
 
-    def _busy(self, rest_s: float | None, began_s: float, now_s: float) -> None:
+    def _busy(self, cooldown_s: float | None, began_s: float, now_s: float) -> None:
         self._n_busy += 1
         if self._n_busy < _BUSY:
             return
-        if rest_s is None:
-            if began_s < self._rests_s:
+        if cooldown_s is None:
+            if began_s < self._cooldown_until_s:
                 return  # those that were under way together are one refusal
-            rest_s = min(_MOST_REST_S, _FIRST_REST_S * 2.0**self._n_rests)
-            self._n_rests += 1
-        self._rests_s = max(self._rests_s, now_s + rest_s)
+            cooldown_s = min(_MAX_COOLDOWN_S, _FIRST_COOLDOWN_S * 2.0**self._n_cooldowns)
+            self._n_cooldowns += 1
+        self._cooldown_until_s = max(self._cooldown_until_s, now_s + cooldown_s)
         self.changes.n += 1
 
     def _count(self, faults: float, now_s: float) -> None:

@@ -402,7 +402,7 @@ def test_lone_key_that_rests_stops_no_other_server_of_its_upstream() -> None:
         one, other = members = two_origins()
         routing = tables(members, route("r", "b"))
         refuse_key(one, 0, 60.0)
-        assert other.health.rests_s(now())
+        assert other.health.cooldown_left_s(now())
         picks = []
         for _ in range(4):
             way = plan(routing)

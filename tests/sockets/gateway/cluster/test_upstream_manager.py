@@ -101,7 +101,9 @@ def test_unchanged_upstream_keeps_all_that_it_has(tmp_path: Path, servers: Two) 
             worker.tick()
 
             assert worker.member("a") is member and repr(worker.manager) == "<UpstreamManager 2 members, 0 retired>"
-            assert member.health.state(worker.loop.time()).name == "OUT" and member.health.rests_s(worker.loop.time())
+            assert member.health.state(worker.loop.time()).name == "OUT" and member.health.cooldown_left_s(
+                worker.loop.time()
+            )
             assert (await worker.answer()).startswith(b"HTTP/1.1 200")
             assert a.n_connections == n_connections
 
@@ -123,7 +125,7 @@ def test_changed_upstream_begins_anew_but_its_keys_rest(tmp_path: Path, servers:
 
             after, now_s = worker.member("a"), worker.loop.time()
             assert after is not before and after.row == before.row
-            assert after.health.rests_s(now_s) > 50.0
+            assert after.health.cooldown_left_s(now_s) > 50.0
             assert after.health.state(now_s).name == "RESTING"
 
     run(main)
@@ -139,7 +141,7 @@ def test_key_that_is_another_one_does_not_rest(tmp_path: Path, servers: Two) -> 
 
             worker.replace(settings_of(tmp_path, [upstream("a", a)], TO_A, KEY="sk-another"))
 
-            assert not worker.member("a").health.rests_s(worker.loop.time())
+            assert not worker.member("a").health.cooldown_left_s(worker.loop.time())
             await worker.until_warm()
             assert (await worker.answer()).startswith(b"HTTP/1.1 200")
             assert a.calls[-1].header("authorization") == "Bearer sk-another"

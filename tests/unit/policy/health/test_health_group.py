@@ -179,9 +179,9 @@ def test_keys_that_all_rest_leave_a_member_out_and_say_for_how_long() -> None:
     assert list(group.weights(1.0)) == [0.0, 1.0]
     for _ in range(3):
         group.begin(1, 2.0)
-        group.ended(1, Verdict.BUSY, 2.0, 2.0, answered=False, rest_s=5.0)
+        group.ended(1, Verdict.BUSY, 2.0, 2.0, answered=False, cooldown_s=5.0)
     assert list(group.weights(2.0)) == [0.0, 1.0]
-    assert group.rests_s(2.0) == pytest.approx(29.0)
+    assert group.cooldown_left_s(2.0) == pytest.approx(29.0)
     assert list(group.weights(31.0)) == [1.0, 1.0]
     alone = GroupHealth([rested], [1.0])
     assert list(alone.weights(2.0)) == [0.0] and not alone.is_panicking
@@ -191,7 +191,7 @@ def rest(group: GroupHealth, member: int, now_s: float) -> None:
     """Three 503 in a row, to come back in ten seconds."""
     for _ in range(3):
         group.begin(member, now_s)
-        group.ended(member, Verdict.BUSY, now_s, now_s, answered=False, rest_s=10.0)
+        group.ended(member, Verdict.BUSY, now_s, now_s, answered=False, cooldown_s=10.0)
 
 
 def test_busy_member_is_used_before_one_that_is_out() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from velox.heads import Headers
-from velox.policy.health.keys import Keys, quota_of, rest_s_of
+from velox.policy.health.keys import Keys, cooldown_of, quota_of
 
 DAY_S = 86_400.0
 
@@ -77,7 +77,7 @@ def test_what_is_left_grows_until_the_reset_and_own_requests_are_taken_off() -> 
 
 
 @pytest.mark.parametrize(
-    ("headers", "rest_s"),
+    ("headers", "cooldown_s"),
     [
         ([(b"retry-after-ms", b"1500")], 1.5),
         ([(b"retry-after", b"7")], 7.0),
@@ -86,14 +86,14 @@ def test_what_is_left_grows_until_the_reset_and_own_requests_are_taken_off() -> 
         ([(b"x-ratelimit-remaining", b"0"), (b"x-ratelimit-reset", b"20")], 20.0),
     ],
 )
-def test_refused_key_rests_for_exactly_as_long_as_told(headers: Headers, rest_s: float) -> None:
+def test_refused_key_rests_for_exactly_as_long_as_told(headers: Headers, cooldown_s: float) -> None:
     """Not a moment longer; the others are used."""
     keys = Keys(2)
     told(keys, 0, headers, 100.0, 429)
     assert shares(keys, 2, 100.0) == [0.0, 1.0]
-    assert keys.rests_s(100.0) == pytest.approx(rest_s)
-    assert set(range(2)) > {keys.pick(99.999 + rest_s, at / 10) for at in range(10)}
-    assert keys.pick(100.001 + rest_s, 0.0, {1}) == 0
+    assert keys.cooldown_left_s(100.0) == pytest.approx(cooldown_s)
+    assert set(range(2)) > {keys.pick(99.999 + cooldown_s, at / 10) for at in range(10)}
+    assert keys.pick(100.001 + cooldown_s, 0.0, {1}) == 0
 
 
 def test_refused_key_that_is_not_told_rests_longer_each_time() -> None:
@@ -106,10 +106,10 @@ def test_refused_key_that_is_not_told_rests_longer_each_time() -> None:
             continue
         for _ in range(3):
             told(keys, 0, [], now_s, 429)
-        rest_s = keys.rests_s(now_s)
-        assert rest_s is not None
-        rests.append(rest_s)
-        now_s += rest_s
+        cooldown_s = keys.cooldown_left_s(now_s)
+        assert cooldown_s is not None
+        rests.append(cooldown_s)
+        now_s += cooldown_s
     assert rests == pytest.approx([1.0, 2.0, 4.0, 1.0])
 
 
@@ -119,10 +119,10 @@ def test_key_that_is_refused_inside_replies_that_begin_well_rests_longer_each_ti
     for _ in range(4):
         told(keys, 0, [], now_s)
         keys.answered(0, 429, [], now_s, now_s, 0.0)
-        rest_s = keys.rests_s(now_s)
-        assert rest_s is not None
-        rests.append(rest_s)
-        now_s += rest_s
+        cooldown_s = keys.cooldown_left_s(now_s)
+        assert cooldown_s is not None
+        rests.append(cooldown_s)
+        now_s += cooldown_s
 
     assert rests == pytest.approx([1.0, 2.0, 4.0, 8.0])
 
@@ -134,7 +134,7 @@ def test_key_that_all_rest_or_were_tried_is_none() -> None:
     assert keys.pick(0.0, 0.5, {1}) is None
     told(keys, 1, [(b"retry-after", b"5")], 0.0, 429)
     assert keys.pick(0.0, 0.5) is None and not keys.is_usable(0.0)
-    assert keys.rests_s(1.0) == pytest.approx(4.0)
+    assert keys.cooldown_left_s(1.0) == pytest.approx(4.0)
     assert keys.n_resting(1.0) == 2 and keys.n_out() == 0
 
 
@@ -208,11 +208,11 @@ def test_rest_is_of_what_is_used_up() -> None:
         (b"x-ratelimit-remaining-tokens", b"5000"),
         (b"x-ratelimit-reset-tokens", b"1h0m0s"),
     ]
-    assert rest_s_of(headers, 0.0) == 2.0
+    assert cooldown_of(headers, 0.0) == 2.0
     headers[0] = (b"x-ratelimit-remaining-requests", b"3")
-    assert rest_s_of(headers, 0.0) == 2.0, "neither is: the first that is whole again"
+    assert cooldown_of(headers, 0.0) == 2.0, "neither is: the first that is whole again"
     headers[0] = (b"x-ratelimit-remaining-requests", b"0")
     headers[2] = (b"x-ratelimit-remaining-tokens", b"0")
-    assert rest_s_of(headers, 0.0) == 3600.0, "both are: the last that is whole again"
-    assert rest_s_of([], 0.0) is None
-    assert rest_s_of([(b"retry-after", b"999999999")], 0.0) == DAY_S
+    assert cooldown_of(headers, 0.0) == 3600.0, "both are: the last that is whole again"
+    assert cooldown_of([], 0.0) is None
+    assert cooldown_of([(b"retry-after", b"999999999")], 0.0) == DAY_S

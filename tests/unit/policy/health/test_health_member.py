@@ -30,14 +30,14 @@ def new() -> MemberHealth:
     return MemberHealth(MemberRules(), 0.0, is_new=False)
 
 
-def tell(member: MemberHealth, verdict: Verdict, now_s: float, n: int = 1, *, rest_s: float | None = None) -> None:
+def tell(member: MemberHealth, verdict: Verdict, now_s: float, n: int = 1, *, cooldown_s: float | None = None) -> None:
     """Attempts that end as they begin."""
     for _ in range(n):
         member.begin(now_s)
         answered = verdict in (Verdict.WELL, Verdict.CUT)
         if answered:
             member.answers(now_s, now_s)
-        member.ended(verdict, now_s, now_s, answered=answered, rest_s=rest_s)
+        member.ended(verdict, now_s, now_s, answered=answered, cooldown_s=cooldown_s)
 
 
 def until_probe(member: MemberHealth, now_s: float) -> float:
@@ -195,10 +195,10 @@ def test_busy_member_rests_after_three_in_a_row_for_as_long_as_told() -> None:
     """One among good answers sheds what is too much: that is no reason to send nothing."""
     member = new()
     for second in range(20):
-        tell(member, Verdict.BUSY, float(second), 2, rest_s=7.0)
+        tell(member, Verdict.BUSY, float(second), 2, cooldown_s=7.0)
         tell(member, Verdict.WELL, float(second))
         assert member.state(float(second)) is State.IN
-    tell(member, Verdict.BUSY, 20.0, 3, rest_s=7.0)
+    tell(member, Verdict.BUSY, 20.0, 3, cooldown_s=7.0)
     assert member.state(26.99) is State.RESTING
     assert member.state(27.0) is State.IN
 
