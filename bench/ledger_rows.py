@@ -31,7 +31,7 @@ from docs.tables import fill
 from velox.ledger.collector import Collector
 from velox.ledger.record import Tokens
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Question
+from velox.ledger.store import Batch, UsageQuery
 from velox.ledger.writer import CallNames, CallWriter
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
@@ -50,7 +50,7 @@ _MODELS: Final = 10
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _WAIT_S: Final = 60.0
 _TOKENS: Final = Tokens(512, 190)
-_ALL: Final = Question(0, 253_402_300_799)
+_ALL: Final = UsageQuery(0, 253_402_300_799)
 
 
 class _TimedStore(SqliteStore):

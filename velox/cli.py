@@ -337,7 +337,7 @@ def _prices(settings: Settings, arguments: argparse.Namespace) -> int:
     import datetime
     import json
 
-    from velox.ledger.asked import parse_time
+    from velox.ledger.query_parameters import parse_time
     from velox.runtime.priced import price_answers, price_lines
     from velox.settings.problems import unknown
 
@@ -381,7 +381,7 @@ def _explain_losses(settings: Settings, name: str, dialect: str) -> int:
 
 def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
     """Print what the gateway would do with a request. Exit code 1: it would refuse it."""
-    from velox.runtime.commands.explain import Question, entry_of_key, entry_of_name, explain, read_headers
+    from velox.runtime.commands.explain import ExplainedRequest, entry_of_key, entry_of_name, explain, read_headers
 
     try:
         headers = read_headers(arguments.header or ())
@@ -405,7 +405,7 @@ def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
             print("velox check: --key is the name of a key, and no key has this one", file=sys.stderr)
             return 2
     given = {"path": arguments.path} if arguments.path else {}
-    asked = Question(arguments.model, headers=headers, key=key, now_s=int(time.time()), **given)
+    asked = ExplainedRequest(arguments.model, headers=headers, key=key, now_s=int(time.time()), **given)
     is_forwarded, lines = explain(settings, asked)
     print("\n".join(lines))
     return 0 if is_forwarded else 1

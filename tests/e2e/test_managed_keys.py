@@ -18,10 +18,10 @@ from tests.e2e.tools import CHAT, Client, covers
 from velox.accounts.service import Accounts
 from velox.accounts.sqlite import SqliteAccounts
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Question
+from velox.ledger.store import UsageQuery
 
 ACTOR = "tests"
-ALL_CALLS = Question(0, 253_402_214_400)
+ALL_CALLS = UsageQuery(0, 253_402_214_400)
 
 
 @pytest.fixture(scope="module")

@@ -31,12 +31,12 @@ from tests.soak.launcher import tasks, telling, trim
 from tests.soak.trouble import KEY, Serving, Trouble, written
 from tests.soak.watch import Samples, held
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Question
+from velox.ledger.store import UsageQuery
 
 __all__ = ["Quiet", "Rules", "Soaked", "soak"]
 
 _WORKERS: Final = 2
-_ALL: Final = Question(0, 253_402_300_799)
+_ALL: Final = UsageQuery(0, 253_402_300_799)
 _SETTLE_S: Final = 30.0
 _CALM_RATE: Final = 20.0
 _TRIM_S: Final = 0.1

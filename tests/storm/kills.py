@@ -34,7 +34,7 @@ from tests.postgres_server import PostgresServer, postgres_server
 from velox.ledger.postgres import PostgresStore
 from velox.ledger.record import Call, Flag
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Question, Store, Sums
+from velox.ledger.store import Store, Sums, UsageQuery
 
 _CLIENTS: Final = 4
 _WHO: Final = ("worker", "worker", "ledger", "supervisor", "gateway")
@@ -44,7 +44,7 @@ _ENDS: Final = frozenset({"supervisor", "gateway"})
 _INPUT_PRICE: Final = 3
 _OUTPUT_PRICE: Final = 15
 _PRICES: Final = f"prices:\n  - {{model: m, input: {_INPUT_PRICE}, output: {_OUTPUT_PRICE}}}\n"
-_ALL: Final = Question(0, 253_402_300_799)
+_ALL: Final = UsageQuery(0, 253_402_300_799)
 
 
 @dataclass

@@ -38,7 +38,18 @@ from velox.ledger.record import (
     call_of,
     key_id,
 )
-from velox.ledger.store import NOTHING, PERIODS, Batch, CallPlace, Carried, Dimension, Question, StoreError, Sums, Total
+from velox.ledger.store import (
+    NOTHING,
+    PERIODS,
+    Batch,
+    CallPlace,
+    Carried,
+    Dimension,
+    StoreError,
+    Sums,
+    Total,
+    UsageQuery,
+)
 from velox.ledger.totals import (
     DAY_S,
     KEPT_S,
@@ -345,7 +356,7 @@ class PostgresStore:
 
     # -- questions ------------------------------------------------------------------------------
 
-    def totals(self, question: Question, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
+    def totals(self, question: UsageQuery, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
         """Return sums, in the order of their groups. Times are those of the shortest period that is asked for."""
         table, by_tag, by_agent = map(self._asked_of, _TABLES)
         sql, values = total_question(question, table, by_tag, by_agent, after=after, most=most)
@@ -355,7 +366,7 @@ class PostgresStore:
     def _asked_of(self, table: str) -> str:
         return f"(SELECT * FROM {table} WHERE gateway = ?) AS own" if self._is_own else table
 
-    def calls(self, question: Question, after: CallPlace | None = None, most: int | None = None) -> Iterator[Call]:
+    def calls(self, question: UsageQuery, after: CallPlace | None = None, most: int | None = None) -> Iterator[Call]:
         """Return calls in the order of their start, as far back as they are kept one by one."""
         begin = CallPlace(question.since_s * US, -1, 0, 0)
         if after is not None and after > begin:

@@ -52,10 +52,10 @@ from velox.ledger.store import (
     CallPlace,
     Carried,
     Dimension,
-    Question,
     StoreError,
     Sums,
     Total,
+    UsageQuery,
 )
 from velox.ledger.totals import (
     DAY_S,
@@ -353,7 +353,7 @@ class SqliteStore:
             found = self._sums.execute("SELECT DISTINCT day FROM day ORDER BY day DESC LIMIT ?", (_CHECKED_DAYS,))
             days = [day for (day,) in found if self._path(day).exists()]
         for day in days:
-            asked = Question(day_s(day), day_s(day) + DAY_S)
+            asked = UsageQuery(day_s(day), day_s(day) + DAY_S)
             n = sum(total.sums.n for total in self.totals(asked))
             with _failing(self._path(day)):
                 counted = self._day(day).counted() if n <= _MOST_CHECKED else {}
@@ -488,13 +488,13 @@ class SqliteStore:
 
     # -- questions ------------------------------------------------------------------------------
 
-    def totals(self, question: Question, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
+    def totals(self, question: UsageQuery, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
         """Return sums, in the order of their groups. Times are those of the shortest period that is asked for."""
         sql, values = total_question(question, *_TABLES, _SUMS, after, most)
         with _failing(self._folder / SUMS_FILE):
             return totals_of(question, self._sums.execute(sql, values))
 
-    def calls(self, question: Question, after: CallPlace | None = None, most: int | None = None) -> Iterator[Call]:
+    def calls(self, question: UsageQuery, after: CallPlace | None = None, most: int | None = None) -> Iterator[Call]:
         """Return calls in the order of their start, as far back as they are kept one by one."""
         since_us, until_us = question.since_s * US, question.until_s * US
         begin = CallPlace(since_us, -1, 0, 0)
@@ -507,7 +507,7 @@ class SqliteStore:
         for path in self._paths():
             day = path.stem.removeprefix("calls-")
             if first <= day <= last:
-                found = self.totals(Question(day_s(day), day_s(day) + DAY_S, ("key",), of_sums)) if where else ()
+                found = self.totals(UsageQuery(day_s(day), day_s(day) + DAY_S, ("key",), of_sums)) if where else ()
                 if where and not found:
                     continue
                 few = sum(total.sums.n for total in found) <= _FEW

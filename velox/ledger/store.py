@@ -18,11 +18,11 @@ __all__ = [
     "CallPlace",
     "Carried",
     "Dimension",
-    "Question",
     "Store",
     "StoreError",
     "Sums",
     "Total",
+    "UsageQuery",
 ]
 
 Dimension: TypeAlias = Literal["key", "team", "user", "tag", "upstream", "model", "agent", "minute", "hour", "day"]
@@ -94,7 +94,7 @@ class Total(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class UsageQuery:
     """Which calls are summed up: those from `since_s` until before `until_s` (Unix time), grouped `by` dimensions.
 
     where: values that dimensions must have. A call with several tags counts under each of them, and one without a tag
@@ -149,13 +149,13 @@ class Store(Protocol):
     def carry(self, upstream: str, rows: Iterable[Carried]) -> None:
         """Have the sums of an upstream that no call goes to be these, and no others."""
 
-    def totals(self, question: Question, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
+    def totals(self, question: UsageQuery, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
         """Return sums, in the order of their groups: those behind the group `after`, so many.
 
         Without a limit all. Raises ValueError where no group can be like that, and for tag with agent.
         """
 
-    def calls(self, question: Question, after: CallPlace | None = None, most: int | None = None) -> Iterator[Call]:
+    def calls(self, question: UsageQuery, after: CallPlace | None = None, most: int | None = None) -> Iterator[Call]:
         """Return calls in the order of their start, as far back as they are kept one by one.
 
         after: those behind this one. most: so many are enough; more may come.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from velox.ledger.record import KEY_ID_CHARS, LAST_S, CallRow, Flag, Kind, key_id
-from velox.ledger.store import NOTHING, PERIODS, Batch, Carried, Dimension, Question, Sums, Total
+from velox.ledger.store import NOTHING, PERIODS, Batch, Carried, Dimension, Sums, Total, UsageQuery
 
 __all__ = [
     "DAY_S",
@@ -130,7 +130,7 @@ class Span(NamedTuple):
     until_s: int
 
 
-def spans(question: Question) -> list[Span]:
+def spans(question: UsageQuery) -> list[Span]:
     """Return which sums answer a question: the longest that fit, and none longer than the period that is asked for.
 
     What does not begin or end with a day is days in its middle, and hours and minutes at its ends: sums of short
@@ -144,7 +144,7 @@ def spans(question: Question) -> list[Span]:
 
 
 def total_question(
-    question: Question,
+    question: UsageQuery,
     table: str,
     tag_table: str,
     agent_table: str,
@@ -188,7 +188,7 @@ def _group_value(dimension: Dimension, label: str) -> str | int:
     return int(datetime.datetime.strptime(label, form).replace(tzinfo=datetime.UTC).timestamp())
 
 
-def totals_of(question: Question, rows: Iterable[Sequence[Any]]) -> list[Total]:
+def totals_of(question: UsageQuery, rows: Iterable[Sequence[Any]]) -> list[Total]:
     """Return what the rows of an answer say."""
     n = len(question.by)
     return [

@@ -30,7 +30,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from velox.heads import Headers
-from velox.providers.renewal import FetchClient, Fetched, FetchError, Question, Reply, one_line
+from velox.providers.renewal import FetchClient, Fetched, FetchError, HttpRequest, Reply, one_line
 from velox.providers.sigv4 import AwsCredentials
 
 __all__ = ["AwsChain", "domain_of", "region_of", "xml_text"]
@@ -216,7 +216,7 @@ class AwsChain:
         domain = domain_of(region)
         headers: Headers = [(b"content-type", b"application/x-www-form-urlencoded"), (b"accept", b"text/xml")]
         body = urlencode(form).encode("ascii")
-        reply = await self._client.ask(Question(b"POST", f"https://sts.{region}.{domain}/", headers, body))
+        reply = await self._client.ask(HttpRequest(b"POST", f"https://sts.{region}.{domain}/", headers, body))
         text = reply.body.decode("utf-8", "replace")
         if reply.status != 200:
             said = ": ".join(filter(None, (xml_text("Code", text), xml_text("Message", text))))
@@ -248,7 +248,7 @@ class AwsChain:
             raise FetchError("the container's authorization token has a line break")
         if token:
             headers.append((b"authorization", token))
-        reply = await self._client.ask(Question(b"GET", url, headers))
+        reply = await self._client.ask(HttpRequest(b"GET", url, headers))
         return self._read(reply, "the container's credentials endpoint")
 
     async def _of_instance(self) -> Fetched[AwsCredentials]:
@@ -260,7 +260,7 @@ class AwsChain:
         ttl: Headers = [(b"x-aws-ec2-metadata-token-ttl-seconds", _IMDS_TOKEN_S)]
         try:
             reply = await self._client.ask(
-                Question(b"PUT", f"{base}/latest/api/token", ttl, b"", timeout_s=_IMDS_TIMEOUT_S)
+                HttpRequest(b"PUT", f"{base}/latest/api/token", ttl, b"", timeout_s=_IMDS_TIMEOUT_S)
             )
         except FetchError as exc:
             raise FetchError(
@@ -270,7 +270,7 @@ class AwsChain:
         if reply.status != 200 or not reply.body:
             raise FetchError(f"the instance metadata service answered {reply.status} to the request for a token")
         token: Headers = [(b"x-aws-ec2-metadata-token", reply.body.strip())]
-        reply = await self._client.ask(Question(b"GET", base + _IMDS_ROLES, token, timeout_s=_IMDS_TIMEOUT_S))
+        reply = await self._client.ask(HttpRequest(b"GET", base + _IMDS_ROLES, token, timeout_s=_IMDS_TIMEOUT_S))
         role = reply.body.decode("utf-8", "replace").strip().partition("\n")[0].strip()
         if reply.status == 404 or (reply.status == 200 and not role):
             raise FetchError("no AWS credentials: this instance has no role")
@@ -279,7 +279,7 @@ class AwsChain:
         url = base + _IMDS_ROLES + role
         if re.fullmatch(r"[\w+=,.@-]+", role) is None:
             raise FetchError("the instance metadata service named a role that is none")
-        reply = await self._client.ask(Question(b"GET", url, token, timeout_s=_IMDS_TIMEOUT_S))
+        reply = await self._client.ask(HttpRequest(b"GET", url, token, timeout_s=_IMDS_TIMEOUT_S))
         return self._read(reply, "the instance metadata service", may_extend=True)
 
     def _read(self, reply: Reply, who: str, *, may_extend: bool = False) -> Fetched[AwsCredentials]:

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 
 from velox.heads import Headers
 from velox.providers.oauth import form_post, token_of
-from velox.providers.renewal import FetchClient, Fetched, FetchError, Question
+from velox.providers.renewal import FetchClient, Fetched, FetchError, HttpRequest
 
 __all__ = ["EntraChain"]
 
@@ -79,14 +79,16 @@ class EntraChain:
         env = self._environment
         url = f"{env['IDENTITY_ENDPOINT']}?{self._query('2019-08-01')}"
         headers: Headers = [(b"x-identity-header", env["IDENTITY_HEADER"].encode("latin-1", "replace"))]
-        reply = await self._client.ask(Question(b"GET", url, headers))
+        reply = await self._client.ask(HttpRequest(b"GET", url, headers))
         return token_of(reply, "the identity endpoint of App Service", self._clock())
 
     async def _of_instance(self) -> Fetched[str]:
         base = self._environment.get("AZURE_POD_IDENTITY_AUTHORITY_HOST", _IMDS).rstrip("/")
         url = f"{base}/metadata/identity/oauth2/token?{self._query('2018-02-01')}"
         try:
-            reply = await self._client.ask(Question(b"GET", url, [(b"metadata", b"true")], timeout_s=_IMDS_TIMEOUT_S))
+            reply = await self._client.ask(
+                HttpRequest(b"GET", url, [(b"metadata", b"true")], timeout_s=_IMDS_TIMEOUT_S)
+            )
         except FetchError as exc:
             raise FetchError(
                 "no Entra credentials: AZURE_CLIENT_SECRET and AZURE_FEDERATED_TOKEN_FILE are not set, and the "

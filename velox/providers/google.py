@@ -22,7 +22,7 @@ import msgspec
 
 from velox.heads import Headers
 from velox.providers.oauth import checked_token, form_post, token_of
-from velox.providers.renewal import FetchClient, Fetched, FetchError, Question
+from velox.providers.renewal import FetchClient, Fetched, FetchError, HttpRequest
 
 __all__ = ["GoogleChain", "MakeSigner", "RsaSigner"]
 
@@ -189,7 +189,7 @@ class GoogleChain:
             where = source.file
         elif source.url:
             headers: Headers = [(name.lower().encode(), value.encode()) for name, value in source.headers.items()]
-            reply = await self._client.ask(Question(b"GET", source.url, headers))
+            reply = await self._client.ask(HttpRequest(b"GET", source.url, headers))
             where = source.url.partition("?")[0]
             if reply.status != 200:
                 raise FetchError(f"{where} answered {reply.status} to the request for a token")
@@ -213,7 +213,7 @@ class GoogleChain:
             (b"content-type", b"application/json"),
             (b"authorization", b"Bearer " + token.encode("ascii")),
         ]
-        reply = await self._client.ask(Question(b"POST", url, headers, body))
+        reply = await self._client.ask(HttpRequest(b"POST", url, headers, body))
         who = "Google's impersonation of a service account"
         if reply.status != 200:
             return token_of(reply, who, self._clock())  # raises, with what it said
@@ -231,7 +231,7 @@ class GoogleChain:
         url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token?scopes={self._scope}"
         flavor: Headers = [(b"metadata-flavor", b"Google")]
         try:
-            reply = await self._client.ask(Question(b"GET", url, flavor, timeout_s=_METADATA_TIMEOUT_S))
+            reply = await self._client.ask(HttpRequest(b"GET", url, flavor, timeout_s=_METADATA_TIMEOUT_S))
         except FetchError as exc:
             raise FetchError(
                 "no Google credentials: GOOGLE_APPLICATION_CREDENTIALS is not set, and the metadata server does not "

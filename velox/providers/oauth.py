@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from velox.heads import Headers
-from velox.providers.renewal import Fetched, FetchError, Question, Reply, one_line
+from velox.providers.renewal import Fetched, FetchError, HttpRequest, Reply, one_line
 
 __all__ = ["checked_token", "form_post", "token_of"]
 
@@ -43,10 +43,10 @@ _ERROR_OBJECT: Final = msgspec.json.Decoder(_ErrorObject)
 _ERROR_WORD: Final = msgspec.json.Decoder(str)
 
 
-def form_post(url: str, form: dict[str, str], headers: Headers | None = None) -> Question:
+def form_post(url: str, form: dict[str, str], headers: Headers | None = None) -> HttpRequest:
     """Return the question to a token endpoint."""
     kind = (b"content-type", b"application/x-www-form-urlencoded")
-    return Question(b"POST", url, [kind, *(headers or [])], urlencode(form).encode("ascii"))
+    return HttpRequest(b"POST", url, [kind, *(headers or [])], urlencode(form).encode("ascii"))
 
 
 def token_of(reply: Reply, who: str, now_s: float) -> Fetched[str]:

@@ -30,7 +30,7 @@ __all__ = [
     "FetchClient",
     "FetchError",
     "Fetched",
-    "Question",
+    "HttpRequest",
     "Renewal",
     "RenewedSource",
     "Reply",
@@ -71,7 +71,7 @@ def one_line(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class HttpRequest:
     """One HTTP request. url: plain http only to this machine or its link. headers: names in lower case."""
 
     method: bytes
@@ -93,7 +93,7 @@ class Reply:
 class FetchClient(Protocol):
     """The network and the files, for fetches."""
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: HttpRequest) -> Reply:
         """Send a request, without following redirects. Raises FetchError: there is no whole answer."""
 
     async def read(self, path: str) -> bytes | None:

@@ -29,7 +29,7 @@ import httpx
 from velox.build import VERSION
 from velox.policy.routes.proxies import NO_PROXIES, EnvironmentProxies, Proxy
 from velox.protocol.reply_body import CodingError, plain_reply
-from velox.providers.renewal import FetchError, Question, Reply
+from velox.providers.renewal import FetchError, HttpRequest, Reply
 
 __all__ = ["HttpClient", "RequestError"]
 
@@ -61,7 +61,7 @@ class HttpClient:
     def __repr__(self) -> str:
         return "<HttpClient>"
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: HttpRequest) -> Reply:
         """Send a request; return the whole answer. Raises FetchError."""
         shown = question.url.partition("?")[0]
         try:
@@ -77,7 +77,7 @@ class HttpClient:
         except RequestError as exc:
             raise FetchError(f"{host} was asked: {exc}") from None
 
-    async def status(self, question: Question) -> int:
+    async def status(self, question: HttpRequest) -> int:
         """Send a request; return the status of its answer, whose body is not read. Raises RequestError."""
         try:
             url = httpx.URL(question.url)
@@ -92,7 +92,7 @@ class HttpClient:
         except OSError as exc:
             raise FetchError(f"{path} can't be read ({exc.strerror})") from exc
 
-    async def _send(self, question: Question, url: httpx.URL, *, keeps_body: bool) -> Reply:
+    async def _send(self, question: HttpRequest, url: httpx.URL, *, keeps_body: bool) -> Reply:
         try:
             async with asyncio.timeout(question.timeout_s):
                 return await self._exchange(question, url, keeps_body=keeps_body)
@@ -101,7 +101,7 @@ class HttpClient:
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:
             raise RequestError(_why(exc)) from None
 
-    async def _exchange(self, question: Question, url: httpx.URL, *, keeps_body: bool) -> Reply:
+    async def _exchange(self, question: HttpRequest, url: httpx.URL, *, keeps_body: bool) -> Reply:
         request = httpx.Request(
             question.method.decode("ascii"),
             url,

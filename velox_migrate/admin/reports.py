@@ -16,7 +16,7 @@ from velox.accounts.service import Accounts
 from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import READERS, Route
 from velox.ledger.record import Call, Flag
-from velox.ledger.store import Dimension, Question, Store, Sums, Total
+from velox.ledger.store import Dimension, Store, Sums, Total, UsageQuery
 from velox.policy.budgets.budget import NANO_PER_USD
 from velox.types import Endpoint
 from velox_migrate.admin.spent import Names, find_key, label_of
@@ -89,7 +89,7 @@ class LitellmReports:
 
     # -- questions --------------------------------------------------------------------------------
 
-    def _question(self, call: ApiCall, by: tuple[Dimension, ...], since_s: int = 0) -> Question:
+    def _question(self, call: ApiCall, by: tuple[Dimension, ...], since_s: int = 0) -> UsageQuery:
         """Return what is asked for: whole days, both the first and the last. Raises ApiError.
 
         since_s: from when on if the call does not say it.
@@ -109,7 +109,7 @@ class LitellmReports:
                 where.append(
                     ("user" if dimension == "user" else "team" if dimension == "team" else "model", call.query[name])
                 )
-        return Question(since_s // _DAY_S * _DAY_S, until_s // _DAY_S * _DAY_S + _DAY_S, by, tuple(where))
+        return UsageQuery(since_s // _DAY_S * _DAY_S, until_s // _DAY_S * _DAY_S + _DAY_S, by, tuple(where))
 
     def _day(self, call: ApiCall, name: str, default_s: int) -> int:
         text = call.query.get(name)
@@ -122,7 +122,7 @@ class LitellmReports:
         found = found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)
         return min(max(int(found.timestamp()), 0), _LAST_S)
 
-    def _totals(self, question: Question) -> list[Total]:
+    def _totals(self, question: UsageQuery) -> list[Total]:
         with contextlib.closing(self._store()) as store:
             return store.totals(question)
 

@@ -14,7 +14,7 @@ from velox.accounts.active import caller_id, caller_id_of
 from velox.accounts.model import Account, Key, Kind
 from velox.accounts.service import Accounts
 from velox.ledger.record import key_id, recorded_key
-from velox.ledger.store import Dimension, Question, Store
+from velox.ledger.store import Dimension, Store, UsageQuery
 from velox.policy.budgets.budget import NANO_PER_USD, window_at
 from velox_migrate.admin.fields import first_budget
 
@@ -66,7 +66,7 @@ def spent_of(kind: Kind, accounts: Iterable[Account], store: Callable[[], Store]
             names = {caller_id(each).hex() if isinstance(each, Key) else each.id: each.id for each in some}
             where = ((dimension, next(iter(names))),) if len(names) == 1 else ()
             nano: dict[str, int] = {}
-            for (name,), sums in records.totals(Question(since_s, until_s, (dimension,), where)):
+            for (name,), sums in records.totals(UsageQuery(since_s, until_s, (dimension,), where)):
                 # A key that was renamed has rows under each of its names.
                 id_ = names.get(key_id(name) if kind == "key" else name)
                 if id_ is not None:

@@ -39,7 +39,7 @@ from velox.accounts.sqlite import SqliteAccounts
 from velox.ledger.record import Call as Recorded
 from velox.ledger.record import Tokens
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Question
+from velox.ledger.store import UsageQuery
 from velox.types import Endpoint
 
 __all__ = ["APP", "Play", "Stage", "broken", "cut", "events", "held", "silent", "staged", "stream", "whole"]
@@ -80,7 +80,7 @@ _RANDOM: Final = frozenset({"ttfb_ms", "total_ms", "first_byte_us", "duration_us
 # Velox asks for them when it likes.
 _LISTS: Final = frozenset({"/v1/models", "/v1/models?limit=1000", "/v1beta/models?pageSize=1000"})
 _LONG: Final = 120  # bytes of JSON that are shown on one line
-ALWAYS: Final = Question(0, 253_402_214_400)
+ALWAYS: Final = UsageQuery(0, 253_402_214_400)
 
 
 class Play(NamedTuple):

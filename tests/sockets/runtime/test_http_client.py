@@ -18,7 +18,7 @@ import trustme
 from tests.fake_proxy import FakeProxy
 from tests.patience import PATIENCE_S
 from velox.providers.aws import AwsChain
-from velox.providers.renewal import FetchError, Question
+from velox.providers.renewal import FetchError, HttpRequest
 from velox.providers.sigv4 import AwsCredentials
 from velox.runtime.http_client import HttpClient
 from velox.settings.routing.proxies import environment_proxies
@@ -74,7 +74,7 @@ def test_question_is_sent_and_its_connection_closed() -> None:
     server = _Server({"POST /x?a=b": _reply(400, b"why")})
 
     async def ask(client: HttpClient, port: int) -> None:
-        reply = await client.ask(Question(b"POST", f"http://127.0.0.1:{port}/x?a=b", [(b"x-a", b"1")], b"body"))
+        reply = await client.ask(HttpRequest(b"POST", f"http://127.0.0.1:{port}/x?a=b", [(b"x-a", b"1")], b"body"))
         assert (reply.status, reply.body) == (400, b"why")
         assert server.asked[0].startswith(b"POST /x?a=b HTTP/1.1\r\n") and server.asked[0].endswith(b"\r\n\r\nbody")
         assert f"\r\nhost: 127.0.0.1:{port}\r\n".encode() in server.asked[0].lower()
@@ -89,21 +89,21 @@ def test_question_without_answer_says_which_host_and_why() -> None:
     async def ask(client: HttpClient, port: int) -> None:
         for path in ("/gone", "/huge", "/bad"):
             with pytest.raises(FetchError, match=r"^127\.0\.0\.1 was asked: "):
-                await client.ask(Question(b"GET", f"http://127.0.0.1:{port}{path}"))
+                await client.ask(HttpRequest(b"GET", f"http://127.0.0.1:{port}{path}"))
 
     _run(server, ask)
 
     async def nobody(client: HttpClient, port: int) -> None:
         with pytest.raises(FetchError, match="could not be reached"):
-            await client.ask(Question(b"GET", "http://127.0.0.1:1/"))
+            await client.ask(HttpRequest(b"GET", "http://127.0.0.1:1/"))
         for url in ("nonsense", "ftp://127.0.0.1/", "http://"):
             with pytest.raises(FetchError, match="is no http or https URL"):
-                await client.ask(Question(b"GET", url))
+                await client.ask(HttpRequest(b"GET", url))
         for url in ("http://h:99999/", "http://h:x/", "http://[::1/"):
             with pytest.raises(FetchError, match="is no URL that can be asked: "):
-                await client.ask(Question(b"GET", url))
+                await client.ask(HttpRequest(b"GET", url))
         with pytest.raises(FetchError):
-            await client.ask(Question(b"GET", f"http://127.0.0.1:{port}/", [(b"a", b"x\r\ny: z")]))
+            await client.ask(HttpRequest(b"GET", f"http://127.0.0.1:{port}/", [(b"a", b"x\r\ny: z")]))
 
     _run(server, nobody)
 
@@ -113,7 +113,7 @@ def test_question_that_takes_too_long_is_given_up() -> None:
 
     async def ask(client: HttpClient, port: int) -> None:
         with pytest.raises(FetchError, match="in time"):
-            await client.ask(Question(b"GET", f"http://127.0.0.1:{port}/slow", timeout_s=0.05))
+            await client.ask(HttpRequest(b"GET", f"http://127.0.0.1:{port}/slow", timeout_s=0.05))
 
     _run(server, ask)
 
@@ -135,7 +135,7 @@ def test_question_whose_answer_comes_byte_by_byte_is_given_up() -> None:
         port = listener.sockets[0].getsockname()[1]
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(FetchError, match="in time"):
-                await HttpClient().ask(Question(b"GET", f"http://127.0.0.1:{port}/", timeout_s=0.2))
+                await HttpClient().ask(HttpRequest(b"GET", f"http://127.0.0.1:{port}/", timeout_s=0.2))
         listener.close()
 
     asyncio.run(main())
@@ -153,7 +153,7 @@ def test_question_goes_to_its_host_alone(monkeypatch: pytest.MonkeyPatch) -> Non
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, url)
         for _ in range(2):
-            question = Question(b"GET", f"http://127.0.0.1:{port}/moved", [(b"authorization", b"Bearer s3cret")])
+            question = HttpRequest(b"GET", f"http://127.0.0.1:{port}/moved", [(b"authorization", b"Bearer s3cret")])
             assert (await client.ask(question)).status == 307
         proxy.close()
 
@@ -177,7 +177,7 @@ def test_reason_has_no_header_body_or_query(caplog: pytest.LogCaptureFixture) ->
             ("http://h:x/?t=s3cret", []),
         ):
             with pytest.raises(FetchError) as caught:
-                await client.ask(Question(b"GET", url, headers, b"s3cret"))
+                await client.ask(HttpRequest(b"GET", url, headers, b"s3cret"))
             shown = "".join(traceback.format_exception(type(caught.value), caught.value, None))
             assert "s3cret" not in caught.value.reason and "s3cret" not in shown
 
@@ -192,7 +192,7 @@ def test_question_over_tls_is_verified(tmp_path: Path, monkeypatch: pytest.Monke
     authority.issue_cert("127.0.0.1").configure_cert(context)
 
     async def ask(client: HttpClient, port: int) -> int:
-        return (await client.ask(Question(b"GET", f"https://127.0.0.1:{port}/"))).status
+        return (await client.ask(HttpRequest(b"GET", f"https://127.0.0.1:{port}/"))).status
 
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     assert _run(_Server({}), ask, context) == 404
@@ -263,11 +263,11 @@ def test_proxy_of_the_environment_is_asked(scheme: str, tmp_path: Path, monkeypa
             url = proxy.url.replace("://", "://me:word@")
             proxies, _ = environment_proxies({"HTTP_PROXY": url, "HTTPS_PROXY": url})
             client = HttpClient(proxies)
-            assert (await client.ask(Question(b"GET", f"{scheme}://tokens.example/token"))).body == b"yes"
+            assert (await client.ask(HttpRequest(b"GET", f"{scheme}://tokens.example/token"))).body == b"yes"
             assert proxy.asked[-1].method == ("GET" if scheme == "http" else "CONNECT")
             n_asked = len(proxy.asked)
             if scheme == "http":
-                assert (await client.ask(Question(b"GET", f"http://127.0.0.1:{port}/token"))).status == 200
+                assert (await client.ask(HttpRequest(b"GET", f"http://127.0.0.1:{port}/token"))).status == 200
             assert len(proxy.asked) == n_asked
         assert b"authorization" not in b"".join(server.asked).lower()
 
@@ -283,7 +283,7 @@ def test_proxy_that_opens_no_tunnel_is_named_without_its_password() -> None:
             for url in (proxy.url.replace("://", "://me:p4ssw0rd@"), "http://me:p4ssw0rd@127.0.0.1:1"):
                 client = HttpClient(environment_proxies({"HTTPS_PROXY": url})[0])
                 with pytest.raises(FetchError) as failed:
-                    await client.ask(Question(b"GET", "https://tokens.example/token"))
+                    await client.ask(HttpRequest(b"GET", "https://tokens.example/token"))
                 said.append(str(failed.value).replace(proxy.url, "PROXY"))
         return said
 

@@ -28,12 +28,12 @@ from velox.ledger.record import (
 )
 from velox.ledger.sqlite import _DAY_MIGRATIONS, _SUM_MIGRATIONS, SqliteStore
 from velox.ledger.sqlite_file import connect
-from velox.ledger.store import Batch, CallPlace, Dimension, Question, StoreError, Sums
+from velox.ledger.store import Batch, CallPlace, Dimension, StoreError, Sums, UsageQuery
 from velox.ledger.writer import CallWriter
 from velox.shm.record_ring import RecordRing
 
 DAY_S = 86_400
-ALL = Question(NOON_S - 10 * DAY_S - NOON_S % DAY_S, NOON_S + 10 * DAY_S - NOON_S % DAY_S)
+ALL = UsageQuery(NOON_S - 10 * DAY_S - NOON_S % DAY_S, NOON_S + 10 * DAY_S - NOON_S % DAY_S)
 
 
 def store_of(folder: Path, *, is_reader: bool = False) -> SqliteStore:
@@ -96,17 +96,17 @@ def test_sums_are_grouped_and_limited(tmp_path: Path) -> None:
     collect(tmp_path, path)
     store = store_of(tmp_path, is_reader=True)
 
-    def groups(question: Question) -> dict[tuple[str, ...], int]:
+    def groups(question: UsageQuery) -> dict[tuple[str, ...], int]:
         return {each.group: each.sums.n for each in store.totals(question)}
 
-    assert groups(Question(ALL.since_s, ALL.until_s, ("upstream",))) == {("u0",): 2, ("u1",): 2}
-    assert groups(Question(ALL.since_s, ALL.until_s, ("day",))) == {("2026-11-23",): 4}
-    by_hour = groups(Question(NOON_S, NOON_S + 7200, ("hour", "key")))
+    assert groups(UsageQuery(ALL.since_s, ALL.until_s, ("upstream",))) == {("u0",): 2, ("u1",): 2}
+    assert groups(UsageQuery(ALL.since_s, ALL.until_s, ("day",))) == {("2026-11-23",): 4}
+    by_hour = groups(UsageQuery(NOON_S, NOON_S + 7200, ("hour", "key")))
     assert by_hour == {("2026-11-23T12:00Z", NAMES.key): 1, ("2026-11-23T13:00Z", NAMES.key): 1}
     where = (("key", "00 bob"), ("upstream", "u1"))
-    assert groups(Question(ALL.since_s, ALL.until_s, ("key",), where)) == {("00 bob",): 1}
-    assert groups(Question(ALL.since_s, ALL.until_s, (), (("model", "x' OR 1=1 --"),))) == {}
-    found = store.calls(Question(NOON_S, NOON_S + 7200, (), (("upstream", "u1"),)))
+    assert groups(UsageQuery(ALL.since_s, ALL.until_s, ("key",), where)) == {("00 bob",): 1}
+    assert groups(UsageQuery(ALL.since_s, ALL.until_s, (), (("model", "x' OR 1=1 --"),))) == {}
+    found = store.calls(UsageQuery(NOON_S, NOON_S + 7200, (), (("upstream", "u1"),)))
     assert [call.number for call in found] == [1]
 
 
@@ -123,7 +123,7 @@ def test_call_counts_under_each_of_its_tags(tmp_path: Path) -> None:
     store = store_of(tmp_path, is_reader=True)
 
     def groups(*by: Dimension, **where: str) -> dict[tuple[str, ...], int]:
-        asked = Question(ALL.since_s, ALL.until_s, by, tuple(where.items()))  # type: ignore[arg-type]
+        asked = UsageQuery(ALL.since_s, ALL.until_s, by, tuple(where.items()))  # type: ignore[arg-type]
         return {each.group: each.sums.n for each in store.totals(asked)}
 
     assert groups("team") == {("",): 1, ("blue",): 1, ("red",): 2}
@@ -132,7 +132,7 @@ def test_call_counts_under_each_of_its_tags(tmp_path: Path) -> None:
     assert groups("model", tag="b") == {(NAMES.model,): 1, ("other",): 1}
     assert groups("tag", "user", tag="b", user="bob") == {("b", "bob"): 1}
     for where, found in (("tag", "a"), [1]), (("tag", "b"), [1, 2]), (("team", "red"), [1, 2]), (("tag", "ab"), []):
-        calls = store.calls(Question(ALL.since_s, ALL.until_s, (), (where,)))  # type: ignore[arg-type]
+        calls = store.calls(UsageQuery(ALL.since_s, ALL.until_s, (), (where,)))  # type: ignore[arg-type]
         assert [call.number for call in calls] == found
     assert kept(tmp_path)[3].tags == most
 
@@ -159,9 +159,9 @@ def test_older_files_are_migrated_with_what_is_in_them(tmp_path: Path) -> None:
     assert (old.key, old.reason, old.cost_nano, old.tokens) == ("k", "ok", 90, Tokens(7, 8, 0, 0, 0, 0))
     assert {name: getattr(old, name) for name in plain} == plain
     assert new == made_call(2, started_s=NOON_S + DAY_S)
-    by_agent = store_of(tmp_path, is_reader=True).totals(Question(ALL.since_s, ALL.until_s, ("agent", "key")))
+    by_agent = store_of(tmp_path, is_reader=True).totals(UsageQuery(ALL.since_s, ALL.until_s, ("agent", "key")))
     assert [(each.group, each.sums.n) for each in by_agent] == [(("", "k"), 1), (("claude-code", NAMES.key), 1)]
-    by_team = store_of(tmp_path, is_reader=True).totals(Question(ALL.since_s, ALL.until_s, ("team", "key")))
+    by_team = store_of(tmp_path, is_reader=True).totals(UsageQuery(ALL.since_s, ALL.until_s, ("team", "key")))
     assert [(each.group, each.sums.n) for each in by_team] == [(("", "k"), 1), (("red", NAMES.key), 1)]
 
 
@@ -254,7 +254,7 @@ def test_calls_by_time_and_by_key_are_found_by_an_index(tmp_path: Path, is_old: 
     store._day("2026-11-23")._db.set_trace_callback(asked.append)
 
     by_time = list(store._day("2026-11-23").calls(CallPlace(0, -1, 0, 0), 2**62, (("key", f"{3:016x}"),), None))
-    by_key = list(store.calls(Question(ALL.since_s, ALL.until_s, (), (("key", f"{3:016x}"),))))
+    by_key = list(store.calls(UsageQuery(ALL.since_s, ALL.until_s, (), (("key", f"{3:016x}"),))))
 
     assert [[call.number for call in calls] for calls in (by_time, by_key)] == [[3], [3]]
     with sqlite3.connect(file) as db:
@@ -584,7 +584,7 @@ def test_full_ring_keeps_totals(tmp_path: Path) -> None:
     assert n_rows < 10
     assert total(tmp_path).n == 21 == n_rows + 1 + (20 - n_rows)
     assert total(tmp_path).input == 2_100
-    by_key = store_of(tmp_path, is_reader=True).totals(Question(ALL.since_s, ALL.until_s, ("key",)))
+    by_key = store_of(tmp_path, is_reader=True).totals(UsageQuery(ALL.since_s, ALL.until_s, ("key",)))
     assert {each.group[0]: each.sums.n for each in by_key} == {"(not recorded)": 20 - n_rows, NAMES.key: n_rows + 1}
 
 
@@ -869,6 +869,6 @@ def test_sums_by_agent_that_an_earlier_velox_did_not_add_to_are_made_anew(tmp_pa
     store = store_of(tmp_path)
     (told,) = store.check()
     assert "had less than its rows: made anew from 1 calls" in told
-    found = store.totals(Question(ALL.since_s, ALL.until_s, ("agent",)))
+    found = store.totals(UsageQuery(ALL.since_s, ALL.until_s, ("agent",)))
     assert [(each.group, each.sums.n) for each in found] == [(("claude-code",), 1)]
     assert total(tmp_path).n == 1 and store.check() == []

@@ -18,12 +18,12 @@ from velox.cli import main
 from velox.ledger.collector import Collector
 from velox.ledger.record import Call
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Question, StoreError, Total
+from velox.ledger.store import StoreError, Total, UsageQuery
 from velox.runtime.ledger.folder import LedgerFolder
 from velox.shm.record_ring import RecordRing
 
 DAY_S: Final = 86_400
-ALL: Final = Question(NOON_S - NOON_S % DAY_S - DAY_S, NOON_S - NOON_S % DAY_S + 2 * DAY_S)
+ALL: Final = UsageQuery(NOON_S - NOON_S % DAY_S - DAY_S, NOON_S - NOON_S % DAY_S + 2 * DAY_S)
 DAY_FILE: Final = "calls-2026-11-23.db"
 RING_AT: Final = 4096 + 4096 * 128
 
@@ -85,7 +85,7 @@ class Ledger:
 
     def sums(self, *by: str) -> list[Total]:
         store = SqliteStore(self.folder, days=30, is_reader=True)
-        found = store.totals(Question(ALL.since_s, ALL.until_s, by))  # type: ignore[arg-type]
+        found = store.totals(UsageQuery(ALL.since_s, ALL.until_s, by))  # type: ignore[arg-type]
         store.close()
         return found
 

@@ -18,11 +18,11 @@ from tests.unit.ledger.made import NAMES, NOON_S, made_call
 from velox.ledger.postgres import PostgresStore
 from velox.ledger.record import KEPT_NAMES, Call, Flag, NameParts, Tokens, call_body, number_bytes, read_body, row_of
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, CallPlace, Carried, Dimension, Question, Store, StoreError, Sums
+from velox.ledger.store import Batch, CallPlace, Carried, Dimension, Store, StoreError, Sums, UsageQuery
 
 DAY_S = 86_400
 MIDNIGHT_S = NOON_S - NOON_S % DAY_S
-ALL = Question(MIDNIGHT_S - 10 * DAY_S, MIDNIGHT_S + 10 * DAY_S)
+ALL = UsageQuery(MIDNIGHT_S - 10 * DAY_S, MIDNIGHT_S + 10 * DAY_S)
 
 
 class Stores:
@@ -155,7 +155,7 @@ def test_sums_are_kept_by_minute_hour_and_day(store: Store) -> None:
     store.add(batch([made_call(n, started_s=NOON_S + s) for n, s in enumerate(starts)]))
 
     def counts(since_s: int, until_s: int, *by: Dimension) -> list[tuple[tuple[str, ...], int]]:
-        return [(each.group, each.sums.n) for each in store.totals(Question(since_s, until_s, by))]
+        return [(each.group, each.sums.n) for each in store.totals(UsageQuery(since_s, until_s, by))]
 
     day = datetime.datetime.fromtimestamp(NOON_S, datetime.UTC).strftime("%Y-%m-%d")
     assert counts(ALL.since_s, ALL.until_s, "day")[0] == ((day,), 4)
@@ -231,9 +231,9 @@ def test_record_of_a_time_without_a_date_is_kept(store: Store, at: int) -> None:
     store.add(batch([call, made_call(1)]))
 
     end_s = 253_402_300_800
-    (late,) = store.calls(Question(end_s - DAY_S, end_s))
+    (late,) = store.calls(UsageQuery(end_s - DAY_S, end_s))
     assert late == call and late.started_us == end_s * 1_000_000 - 1
-    days = [each.group[0] for each in store.totals(Question(0, end_s, ("day",)))]
+    days = [each.group[0] for each in store.totals(UsageQuery(0, end_s, ("day",)))]
     assert days == ["2026-11-23", "9999-12-31"]
     assert [each.number for each in kept(store)] == [1]
 
@@ -299,12 +299,12 @@ def test_sums_of_short_periods_are_asked_for_at_the_ends_only(store: Store, sinc
     store.add(batch([made_call(n, started_s=at) for n, at in enumerate(times)]))
     store.prune(NOON_S + 60)
     wanted = sum(since_s <= at < until_s for at in times)
-    found = store.totals(Question(since_s, until_s))
+    found = store.totals(UsageQuery(since_s, until_s))
     assert sum(each.sums.n for each in found) == wanted
-    by_key = store.totals(Question(since_s, until_s, ("key",), (("model", NAMES.model),)))
+    by_key = store.totals(UsageQuery(since_s, until_s, ("key",), (("model", NAMES.model),)))
     assert sum(each.sums.n for each in by_key) == wanted and len(by_key) <= 1
     for period in ("day", "hour"):
-        assert sum(each.sums.n for each in store.totals(Question(since_s, until_s, (period,)))) == wanted
+        assert sum(each.sums.n for each in store.totals(UsageQuery(since_s, until_s, (period,)))) == wanted
 
 
 def test_days_and_hours_that_are_cut_count_what_is_within_the_time(store: Store) -> None:
@@ -313,7 +313,7 @@ def test_days_and_hours_that_are_cut_count_what_is_within_the_time(store: Store)
     store.add(batch([made_call(n, started_s=at) for n, at in enumerate(times)]))
 
     def n_calls(since_s: int, until_s: int, *by: Dimension) -> dict[tuple[str, ...], int]:
-        return {each.group: each.sums.n for each in store.totals(Question(since_s, until_s, by))}
+        return {each.group: each.sums.n for each in store.totals(UsageQuery(since_s, until_s, by))}
 
     until_s = NOON_S + DAY_S + 60
     for seconds in (0, 59):
@@ -415,7 +415,7 @@ def test_case_20_more_calls_than_a_page(store: Store) -> None:
     store.add(batch([made_call(n, started_s=NOON_S + n // 4000) for n in range(12_000)]))
 
     assert [call.number for call in kept(store)] == list(range(12_000))
-    assert len(list(store.calls(Question(NOON_S, NOON_S + 2)))) == 8_000
+    assert len(list(store.calls(UsageQuery(NOON_S, NOON_S + 2)))) == 8_000
 
 
 @pytest.mark.slow
@@ -440,9 +440,9 @@ def test_call_of_a_time_without_a_date_is_in_the_last_file(tmp_path: Path) -> No
     """However it came there; whoever asks or drops that far gets what there is."""
     store = SqliteStore(tmp_path, days=30)
     store.add(batch([made_call(1, started_s=300_000_000_000)]))
-    found = list(store.calls(Question(0, 400_000_000_000)))
+    found = list(store.calls(UsageQuery(0, 400_000_000_000)))
     assert [call.number for call in found] == [1]
-    assert [each.group for each in store.totals(Question(0, 400_000_000_000, ("day",)))] == [("9999-12-31",)]
+    assert [each.group for each in store.totals(UsageQuery(0, 400_000_000_000, ("day",)))] == [("9999-12-31",)]
     store.prune(400_000_000_000)
     assert list(tmp_path.glob("calls-*")) != []
     store.close()

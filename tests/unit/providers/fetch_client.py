@@ -7,7 +7,7 @@ import json
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
-from velox.providers.renewal import FetchError, Question, Reply
+from velox.providers.renewal import FetchError, HttpRequest, Reply
 
 T = TypeVar("T")
 
@@ -20,9 +20,9 @@ class FakeFetchClient:
     ) -> None:
         self.answers = dict(answers or {})
         self.files = dict(files or {})
-        self.asked: list[Question] = []
+        self.asked: list[HttpRequest] = []
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: HttpRequest) -> Reply:
         self.asked.append(question)
         found = self.answers.get(f"{question.method.decode()} {question.url.partition('?')[0]}", "connection refused")
         if isinstance(found, str):

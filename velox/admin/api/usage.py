@@ -19,10 +19,10 @@ from velox.admin.api import schemas
 from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import OWNERS, Field, Route
 from velox.admin.roles import Role
-from velox.ledger.asked import FOREVER_S, check_kept, check_together, parse_dimensions, parse_time
+from velox.ledger.query_parameters import FOREVER_S, check_kept, check_together, parse_dimensions, parse_time
 from velox.ledger.record import MOST_INTEGER
 from velox.ledger.report import call_rows, total_rows
-from velox.ledger.store import DIMENSIONS, CallPlace, Dimension, Question, Store
+from velox.ledger.store import DIMENSIONS, CallPlace, Dimension, Store, UsageQuery
 
 __all__ = ["UsagePages"]
 
@@ -79,7 +79,7 @@ class UsagePages:
         about = "Single calls, in the order of their start."
         yield Route("GET", "/api/v1/calls", "listCalls", about, self._calls, page, OWNERS, (*times, cursor, limit))
 
-    def _question(self, call: ApiCall, by: tuple[Dimension, ...]) -> Question:
+    def _question(self, call: ApiCall, by: tuple[Dimension, ...]) -> UsageQuery:
         """Return what is asked for. Raises ApiError."""
         now = self._now()
         try:
@@ -98,7 +98,7 @@ class UsagePages:
             where.append(("team", asker.team))
             if not asker.team:
                 where.append(("key", asker.key_name))
-        return Question(since_s, until_s, by, tuple(where))
+        return UsageQuery(since_s, until_s, by, tuple(where))
 
     def _sums(self, call: ApiCall) -> Answer:
         try:

@@ -35,7 +35,7 @@ from velox.settings.problems import on_one_line
 from velox.settings.show import budget_rule_lines, rule_lines, shown_keys
 from velox.types import ANYONE, NO_RATES, Caller, KeyEntry
 
-__all__ = ["Question", "entry_of_key", "entry_of_name", "explain", "read_headers"]
+__all__ = ["ExplainedRequest", "entry_of_key", "entry_of_name", "explain", "read_headers"]
 
 _CHAT: Final = "/v1/chat/completions"
 
@@ -59,7 +59,7 @@ def read_headers(texts: Iterable[str]) -> Headers:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ExplainedRequest:
     """A request to be explained. model: None: it names none. key: that it comes with; None: any that may be used.
 
     now_s: Unix time: a key that has expired by then lets nobody in.
@@ -83,7 +83,7 @@ def entry_of_key(settings: Settings, key: str) -> KeyEntry | None:
     return next((entry for entry in settings.api_keys if entry.digest == digest), None)
 
 
-def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
+def explain(settings: Settings, asked: ExplainedRequest) -> tuple[bool, list[str]]:
     """Return whether a request would be forwarded, and the lines that say so."""
     caller = ANYONE if asked.key is None else caller_of(asked.key)
     path = asked.path.encode("utf-8", "surrogateescape")
@@ -132,7 +132,7 @@ def _caller_line(settings: Settings, key: KeyEntry | None) -> str:
     return f"caller {key.caller_name}{place}{models}"
 
 
-def _expired(asked: Question) -> VeloxError | None:
+def _expired(asked: ExplainedRequest) -> VeloxError | None:
     if asked.key is None or not asked.key.has_expired(asked.now_s):
         return None
     return VeloxError(Reason.AUTH_INVALID, "the key has expired")

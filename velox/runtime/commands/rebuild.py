@@ -13,7 +13,7 @@ from typing import Final
 
 from velox.ledger.collector import Collector
 from velox.ledger.sqlite import set_damaged_aside
-from velox.ledger.store import Question, StoreError
+from velox.ledger.store import StoreError, UsageQuery
 from velox.runtime.ledger.folder import LedgerFolder
 from velox.runtime.ledger.stores import record_store
 from velox.settings import Settings
@@ -22,7 +22,7 @@ from velox.shm.record_ring import RingError
 __all__ = ["rebuild"]
 
 _PAUSE_S: Final = 0.1
-_ALL: Final = Question(0, 253_402_214_400)
+_ALL: Final = UsageQuery(0, 253_402_214_400)
 
 
 def rebuild(settings: Settings, tell: Callable[[str], None]) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from velox.ledger.asked import FOREVER_S, check_kept, check_together, parse_dimensions, parse_time
+from velox.ledger.query_parameters import FOREVER_S, check_kept, check_together, parse_dimensions, parse_time
 from velox.ledger.report import CALL_NAMES, Format, call_rows, lines, total_names, total_rows
-from velox.ledger.store import Dimension, Question, Store
+from velox.ledger.store import Dimension, Store, UsageQuery
 
 __all__ = ["ArgumentError", "UsageArguments", "usage_lines"]
 
@@ -43,7 +43,7 @@ class UsageArguments(NamedTuple):
 def usage_lines(store: Store, asked: UsageArguments, now: datetime.datetime) -> Iterator[str]:
     """Return what is printed. Raises ArgumentError before the first line, StoreError."""
     time = partial(parse_time, now=now)
-    question = Question(
+    question = UsageQuery(
         _checked("--since", asked.since, time),
         FOREVER_S if asked.until is None else _checked("--until", asked.until, time),
         () if asked.calls else _checked("--by", asked.by, parse_dimensions),

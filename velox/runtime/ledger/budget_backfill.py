@@ -34,7 +34,7 @@ from typing import Final, NamedTuple, Self, TypeAlias
 from velox.gateway.auth import caller_of
 from velox.ledger.collector import Collector
 from velox.ledger.record import MIRRORED, Call
-from velox.ledger.store import Dimension, Question, Store, StoreError, Sums, Total
+from velox.ledger.store import Dimension, Store, StoreError, Sums, Total, UsageQuery
 from velox.observe.oplog import operations_logger
 from velox.policy.budgets.budget import BudgetWindow, window_at
 from velox.policy.budgets.rules import (
@@ -361,7 +361,7 @@ class _Sums:
         if self._since_s >= self._until_s:
             return []
         by: tuple[Dimension, ...] = ("key", "team", "user", "model", *more)
-        found = self._store.totals(Question(self._since_s, self._until_s, by))
+        found = self._store.totals(UsageQuery(self._since_s, self._until_s, by))
         return [each for each in found if each.group[0] != MIRRORED]
 
     def _of(self, sums: Iterable[tuple[_Group, Sums]], tags: Sequence[str] = ()) -> Iterator[_Spent]:
@@ -375,7 +375,7 @@ def _group(values: tuple[str, ...]) -> _Group:
 
 
 def _single(store: Store, since_s: int, until_s: int, keys: Mapping[str, KeyEntry]) -> Iterator[_Spent]:
-    for call in store.calls(Question(since_s, until_s)):
+    for call in store.calls(UsageQuery(since_s, until_s)):
         if call.attempt:  # no copy for a mirror
             yield _spent(call, keys)
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from velox.heads import Headers
 from velox.policy.routes.proxies import NO_PROXIES, EnvironmentProxies
-from velox.providers.renewal import Question
+from velox.providers.renewal import HttpRequest
 from velox.runtime.http_client import HttpClient, RequestError
 from velox.types import Secret
 
@@ -55,7 +55,7 @@ class Webhook:
         headers: Headers = [(b"content-type", b"application/json")]
         if self._secret is not None:
             headers.append((b"x-velox-signature", signature(self._secret, int(self._clock()), body).encode()))
-        question = Question(b"POST", self._url.reveal(), headers, body, timeout_s=self._timeout_s)
+        question = HttpRequest(b"POST", self._url.reveal(), headers, body, timeout_s=self._timeout_s)
         try:
             status = asyncio.run(self._client.status(question))
         except RequestError as exc:

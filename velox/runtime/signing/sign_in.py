@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from velox.policy.routes.entries import UpstreamEntry
 from velox.providers.provider import Keyless
-from velox.providers.renewal import FetchError, Question, Reply
+from velox.providers.renewal import FetchError, HttpRequest, Reply
 from velox.providers.rows import PROVIDERS
 from velox.runtime.http_client import HttpClient
 from velox.runtime.on_demand import signs_in
@@ -36,7 +36,7 @@ class _AskedError(Exception):
 class _FilesOnly(HttpClient):
     """Reads files, and sends no request."""
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: HttpRequest) -> Reply:
         """Ask nobody."""
         raise _AskedError(urlsplit(question.url).hostname or "")
 

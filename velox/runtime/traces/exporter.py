@@ -36,7 +36,7 @@ from velox.observe.traces.socket_content import socket_attributes
 from velox.observe.traces.spans import NO_CONTENT, spans_of
 from velox.outcomes import SpanEnd
 from velox.policy.routes.proxies import EnvironmentProxies
-from velox.providers.renewal import FetchClient, FetchError, Question
+from velox.providers.renewal import FetchClient, FetchError, HttpRequest
 from velox.runtime.http_client import HttpClient
 from velox.runtime.traces.collector_tls import CollectorTrust
 from velox.settings.telemetry import TraceSettings
@@ -234,7 +234,7 @@ class Exporter:
         body = request_of(batch, self._resource, _SCOPE)
         if self._settings.is_compressed:
             body = gzip.compress(body, compresslevel=1)
-        question = Question(b"POST", self._settings.url, self._headers, body, timeout_s=self._settings.timeout_s)
+        question = HttpRequest(b"POST", self._settings.url, self._headers, body, timeout_s=self._settings.timeout_s)
         until_s, pause_s = self._clock() + self._settings.give_up_s, _FIRST_PAUSE_S
         try:
             while True:
@@ -255,7 +255,7 @@ class Exporter:
             self._count(SpanEnd.UNSENT, len(batch))
             raise
 
-    async def _ask(self, question: Question, n: int) -> tuple[str, float | None]:
+    async def _ask(self, question: HttpRequest, n: int) -> tuple[str, float | None]:
         """Send it once; return what is wrong, "" for nothing, and how long to wait: 0: as usual; None: for nothing."""
         try:
             reply = await self._client.ask(question)

@@ -21,7 +21,7 @@ from velox.gateway.auth import caller_of
 from velox.ledger.collector import Collector
 from velox.ledger.record import Flag, recorded_key, row_of
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Question, Store, StoreError
+from velox.ledger.store import Batch, Store, StoreError, UsageQuery
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule, BudgetScope, spender_of, subjects
 from velox.runtime.ledger import budget_backfill
@@ -170,7 +170,7 @@ def test_copies_for_mirrors_count_for_no_budget(tmp_path: Path, store: SqliteSto
 
     read_spent(memory, store, [rule("gateway"), rule("model")], [], NOW_S, float(NOON_S) if one_by_one else None)
 
-    assert sum(1 for _ in store.calls(Question(NOON_S - DAY_S, NOON_S + DAY_S))) == 3
+    assert sum(1 for _ in store.calls(UsageQuery(NOON_S - DAY_S, NOON_S + DAY_S))) == 3
     assert spent(memory) == {("gateway", ""): 7, ("model", made_call(1).model): 7}
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.ledger.made import NOON_S, made_call, write
 from velox.ledger.record import row_of
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Question, Store, StoreError
+from velox.ledger.store import Batch, Store, StoreError, UsageQuery
 from velox.ledger.writer import CallWriter
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
@@ -63,7 +63,7 @@ class Days:
 
     @property
     def left(self) -> list[int]:
-        calls = self.store.calls(Question(NOON_S - 400 * 86_400, NOON_S + 400 * 86_400))
+        calls = self.store.calls(UsageQuery(NOON_S - 400 * 86_400, NOON_S + 400 * 86_400))
         return [round((call.started_us / 1e6 - NOON_S) / DAY_S) for call in calls]
 
 
@@ -127,7 +127,7 @@ def test_day_that_can_not_be_dropped_stops_nothing(tmp_path: Path, caplog: pytes
 
     (told,) = caplog.messages
     assert "old records can't be deleted" in told and "calls-2020-01-01.db: Is a directory" in told
-    question = Question(NOON_S - 400 * 86_400, NOON_S + 400 * 86_400)
+    question = UsageQuery(NOON_S - 400 * 86_400, NOON_S + 400 * 86_400)
     assert [call.number for call in SqliteStore(tmp_path, days=30).calls(question)] == [1, 7]
     os.close(wake_read)
     os.close(wake_write)

@@ -19,7 +19,7 @@ from tests.unit.virtual_time import run
 from velox.observe.traces.record import AttemptRecord, ContentRecord, TraceRecord, packed
 from velox.observe.traces.redaction import Redaction
 from velox.outcomes import SpanEnd
-from velox.providers.renewal import FetchError, Question, Reply
+from velox.providers.renewal import FetchError, HttpRequest, Reply
 from velox.runtime.traces.exporter import Contents, Exporter
 from velox.settings.telemetry import TraceSettings
 from velox.shm.span_ring import SpanRing, span_rings
@@ -32,10 +32,10 @@ class FakeCollector:
 
     def __init__(self, *answers: Reply | FetchError) -> None:
         self._answers: Final = list(answers)
-        self.asked: Final[list[tuple[float, Question]]] = []
+        self.asked: Final[list[tuple[float, HttpRequest]]] = []
         self.hangs = False
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: HttpRequest) -> Reply:
         self.asked.append((asyncio.get_running_loop().time(), question))
         if self.hangs:
             await asyncio.Event().wait()
@@ -53,7 +53,7 @@ class FakeCollector:
         return [[span.span_id.decode().strip("-") for span in spans_in(question)] for _, question in self.asked]
 
 
-def spans_in(question: Question) -> list[object]:
+def spans_in(question: HttpRequest) -> list[object]:
     body = question.body or b""
     data = gzip.decompress(body) if (b"content-encoding", b"gzip") in question.headers else body
     found = ExportTraceServiceRequest.FromString(data)

@@ -9,7 +9,7 @@ import datetime
 import re
 from typing import Final
 
-from velox.ledger.store import DIMENSIONS, PERIODS, Dimension, Question
+from velox.ledger.store import DIMENSIONS, PERIODS, Dimension, UsageQuery
 from velox.ledger.totals import DAY_S, KEPT_S, spans
 
 __all__ = ["FOREVER_S", "check_kept", "check_together", "parse_dimensions", "parse_time"]
@@ -54,14 +54,14 @@ def parse_time(text: str, now: datetime.datetime) -> int:
         raise ValueError(message) from None
 
 
-def check_together(question: Question) -> None:
+def check_together(question: UsageQuery) -> None:
     """Raise ValueError, which says what was expected, if there are no sums of such dimensions together."""
     named = (*question.by, *dict(question.where))
     if "tag" in named and "agent" in named:
         raise ValueError("expected tag or agent: there are no sums of both; single calls have both (`--calls`)")
 
 
-def check_kept(question: Question, now: datetime.datetime) -> None:
+def check_kept(question: UsageQuery, now: datetime.datetime) -> None:
     """Raise ValueError if sums would leave something out that has no row of its own, by which it could be missed.
 
     It is so where a time long ago is no full hour or day: sums of so short periods are not kept that long.
