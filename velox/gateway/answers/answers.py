@@ -1,6 +1,6 @@
 """Answers in Responses of models whose provider keeps none: kept here for a while, as OpenAI does (`store`).
 
-    unfold()        what a request refers to becomes a part of it, before it is sent anywhere
+    expand()        what a request refers to becomes a part of it, before it is sent anywhere
     kept.keeper()   has the answer of a translated request kept, unless that says `store: false`
     serve()         GET, DELETE and the rest of /responses/ID, for an answer that is kept here
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.answers.values import AnswerPlace, Unfolded
+from velox.gateway.answers.values import AnswerPlace, ExpandedRequest
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import Headers, ReplyHead, RequestHead
@@ -61,9 +61,9 @@ class Answers:
             self._made = self._make()
         return self._made
 
-    async def unfold(self, body: bytes | bytearray, caller: Caller) -> Unfolded | None:
+    async def expand(self, body: bytes | bytearray, caller: Caller) -> ExpandedRequest | None:
         """Return a request with what it refers to; None: it refers to nothing that is kept. Raises VeloxError."""
-        return await self.kept.unfold(body, caller) if self._is_used() else None
+        return await self.kept.expand(body, caller) if self._is_used() else None
 
     async def serve(
         self, head: RequestHead, body: bytes | bytearray, caller: Caller, *, makes: Callable[[], str] | None = None

@@ -44,7 +44,7 @@ from velox.dialects.responses.kept import (
 )
 from velox.errors import Reason, VeloxError
 from velox.gateway.answers.background import begin
-from velox.gateway.answers.values import AnswerPlace, AnswersDownError, Changed, Unfolded
+from velox.gateway.answers.values import AnswerPlace, AnswersDownError, Changed, ExpandedRequest
 from velox.gateway.cpu_work import LARGE_BYTES, TranslationThread
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.pipeline import FilterOrder
@@ -113,7 +113,7 @@ class KeptAnswers:
 
     # -- requests -----------------------------------------------------------------------------------
 
-    async def unfold(self, body: bytes | bytearray, caller: Caller) -> Unfolded | None:
+    async def expand(self, body: bytes | bytearray, caller: Caller) -> ExpandedRequest | None:
         """Return a request with what it refers to; None: it refers to nothing that is kept. Raises VeloxError."""
         n_bytes = len(body)
         if not await self._doing(n_bytes, partial(refers, body)):
@@ -133,14 +133,14 @@ class KeptAnswers:
         if made is None:
             return None
         conversation = None if unfolding.conversation is None else unfolding.conversation.id
-        return Unfolded(made, unfolding.previous, unfolding.own, conversation)
+        return ExpandedRequest(made, unfolding.previous, unfolding.own, conversation)
 
-    def keeper(self, caller: Caller, unfolded: Unfolded | None) -> Keeper:
+    def keeper(self, caller: Caller, expanded: ExpandedRequest | None) -> Keeper:
         """Return who keeps the answer of a request."""
-        if unfolded is None:
+        if expanded is None:
             return Keeper(self.keep, caller.name)
-        keep = self.keep if unfolded.conversation is None else partial(self._keep_in, unfolded.conversation)
-        return Keeper(keep, caller.name, unfolded.previous, unfolded.own, unfolded.conversation)
+        keep = self.keep if expanded.conversation is None else partial(self._keep_in, expanded.conversation)
+        return Keeper(keep, caller.name, expanded.previous, expanded.own, expanded.conversation)
 
     async def readers(
         self, keeper: AnswerKeeper, body: bytes | bytearray, *, may_pass: bool

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["AnswerPlace", "AnswersDownError", "Changed", "Unfolded"]
+__all__ = ["AnswerPlace", "AnswersDownError", "Changed", "ExpandedRequest"]
 
 
-class Unfolded(NamedTuple):
+class ExpandedRequest(NamedTuple):
     """A request with its whole input. previous: the answer that it goes on from. own: the items that came.
 
     conversation: that both go into; None: none that is kept here.

@@ -502,7 +502,7 @@ class Attempt(AnsweringAttempt):
             elif isinstance(prepared, Prepared):
                 self.take(prepared)
                 request = prepared.request
-                told = told.leaving_out(prepared.left_out) if prepared.left_out else told
+                told = told.with_dropped(prepared.left_out) if prepared.left_out else told
             else:
                 self._given_up(host, reply)
                 return prepared

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 from velox.errors import Reason, VeloxError
 from velox.gateway.cluster.routing import Routing
 from velox.gateway.cpu_work import in_turn, in_turns
-from velox.gateway.upstreams.model_sources import ModelSources, Told
+from velox.gateway.upstreams.model_sources import ModelSources, ReportedModels
 from velox.heads import Header, Headers, RequestHead
 from velox.memo import Memo
 from velox.net.turn_budget import TurnBudget
@@ -168,14 +168,14 @@ class ModelsPage:
         view = self._view(_asked(head, caller, routing, f"{prefix}/*"), head, routing)
         await in_turns(view.prepare(), turns)
         dialect, asked = _dialect_of(head, prefix), _UPSTREAM_PREFIXES.get(prefix, prefix)
-        told = await self._sources.told(view.catalog.upstreams, asked)
+        told = await self._sources.model_lists(view.catalog.upstreams, asked)
         if tail is not None:
             # What can't be decoded is no model's name; it is then one that is not there.
             found = await self._one(view.catalog, unquote(tail), asked, caller, told, turns)
             return 200, list(_HEADERS), object_for(dialect, found)
         page = await self._page(view, caller, told, turns)
         if page == _EMPTY_PAGE:
-            told = await self._sources.first_told(view.catalog.upstreams, asked)
+            told = await self._sources.first_lists(view.catalog.upstreams, asked)
             page = await self._page(view, caller, told, turns)
         return 200, list(_HEADERS), page_for(dialect, page, is_codex=_CODEX in head.query)
 
@@ -187,7 +187,7 @@ class ModelsPage:
         name: str,
         prefix: str,
         caller: Caller,
-        told: dict[str, Told],
+        told: dict[str, ReportedModels],
         turns: TurnBudget,
     ) -> bytes:
         """Return one model: as a list has it, else of an upstream that could have it. Raises VeloxError(UNKNOWN_MODEL).
@@ -203,7 +203,7 @@ class ModelsPage:
         for each in catalog.untold(name, listed, caller.terms.models):
             if not _DOTS.intersection(each.model.split("/")):  # it would be another path
                 untold.setdefault(each.upstream, f"{prefix}{_WORD.decode()}/{quote(each.model)}")
-        answers = await self._sources.told_one(untold)
+        answers = await self._sources.fetch_one(untold)
         return await in_turn(partial(self._found, name, offer, untold, answers, told), turns)
 
     def _found(
@@ -212,7 +212,7 @@ class ModelsPage:
         offer: Offer | None,
         untold: Mapping[str, str],
         answers: Mapping[str, bytes],
-        told: Mapping[str, Told],
+        told: Mapping[str, ReportedModels],
     ) -> bytes:
         """Return one model by what upstreams have said of it. Raises VeloxError(UNKNOWN_MODEL).
 
@@ -258,13 +258,15 @@ class ModelsPage:
             self._views.put(asked, view)
         return view
 
-    async def _page(self, view: _View, caller: Caller, told: dict[str, Told], turns: TurnBudget) -> bytes:
+    async def _page(self, view: _View, caller: Caller, told: dict[str, ReportedModels], turns: TurnBudget) -> bytes:
         serials = tuple(each.serial for each in told.values())
         if view.page is not None and view.serials == serials:
             return view.page
         return await in_turns(view.making(serials, partial(self._making, view.catalog, caller, told)), turns)
 
-    def _making(self, catalog: ModelCatalog, caller: Caller, told: dict[str, Told]) -> Generator[None, None, bytes]:
+    def _making(
+        self, catalog: ModelCatalog, caller: Caller, told: dict[str, ReportedModels]
+    ) -> Generator[None, None, bytes]:
         """Return a page. Of thousands of models and routes: the others have a turn of the loop in between."""
         offers = yield from catalog.offers(_names(told), caller.terms.models)
         page = list_of((yield from self._objects(offers, told)))
@@ -273,7 +275,9 @@ class ModelsPage:
         self._n_bytes += len(page)
         return page
 
-    def _objects(self, offers: Mapping[str, Offer], told: Mapping[str, Told]) -> Generator[None, None, list[bytes]]:
+    def _objects(
+        self, offers: Mapping[str, Offer], told: Mapping[str, ReportedModels]
+    ) -> Generator[None, None, list[bytes]]:
         """Return the objects of models in order; yields between steps of the work."""
         objects: list[bytes] = []
         for n, (name, offer) in enumerate(offers.items()):
@@ -282,7 +286,7 @@ class ModelsPage:
             objects.append(self._object(name, offer, told))
         return objects
 
-    def _object(self, name: str, offer: Offer, told: Mapping[str, Told]) -> bytes:
+    def _object(self, name: str, offer: Offer, told: Mapping[str, ReportedModels]) -> bytes:
         """Return the object of one model: the upstream's own, if there is one, with what the tables know."""
         has_told = told.get(offer.upstream)
         own = None if has_told is None else has_told.models.get(offer.model)
@@ -303,5 +307,5 @@ def _dialect_of(head: RequestHead, prefix: str) -> Dialect:
     return Dialect.OPENAI if head.header(b"anthropic-version") is None else Dialect.ANTHROPIC
 
 
-def _names(told: dict[str, Told]) -> dict[str, Collection[str]]:
+def _names(told: dict[str, ReportedModels]) -> dict[str, Collection[str]]:
     return {upstream: each.models.keys() for upstream, each in told.items()}

@@ -137,7 +137,7 @@ class Limiter:
         # The usual one, a limit of requests alone: without the calls of admit().
         answer = only.quota.take(1, now_ns)
         if answer:
-            return self._of_only(limits, only, NO_TOKENS, answer, now_ns)
+            return self._reserve_single(limits, only, NO_TOKENS, answer, now_ns)
         only.count_granted()
         return granted
 
@@ -163,7 +163,7 @@ class Limiter:
         if only is not None:  # most callers have one limit: to look at it first would cost as much as taking
             n = only.needed(estimate) if only.is_tokens else 1
             answer = only.quota.take(n, now_ns) if n else 0
-            return self._of_only(limits, only, estimate, answer, now_ns)
+            return self._reserve_single(limits, only, estimate, answer, now_ns)
         group, total = limits.group, estimate.prompt + estimate.answer
         if group is not None and total <= limits.most_tokens and group.take(total, now_ns):
             for count in limits.counts_granted:
@@ -184,7 +184,7 @@ class Limiter:
             held.count_granted()
         return Reservation(limits, estimate, waits if any(waits) else None)
 
-    def _of_only(
+    def _reserve_single(
         self, limits: LimitSet, only: QuotaLimit, estimate: Estimate, answer: int, now_ns: int
     ) -> Reservation | NotYet:
         """Return what the answer of the only quota means. As admit()."""

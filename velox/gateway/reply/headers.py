@@ -87,13 +87,13 @@ class AttemptFields(NamedTuple):
             headers.append((b"x-velox-tried", ", ".join(tried).encode("ascii")))
         return cls(headers, field_lines(headers))
 
-    def beside(self, own: Headers) -> AttemptFields:
+    def with_fields(self, own: Headers) -> AttemptFields:
         """Return these, and other fields of Velox's own."""
         return AttemptFields([*self.headers, *own], self.lines + field_lines(own))
 
-    def leaving_out(self, names: Sequence[str]) -> AttemptFields:
+    def with_dropped(self, names: Sequence[str]) -> AttemptFields:
         """Return these, and what was left out of the request."""
-        return self.beside([(b"x-velox-dropped", ",".join(names).encode("ascii"))])
+        return self.with_fields([(b"x-velox-dropped", ",".join(names).encode("ascii"))])
 
 
 NO_ATTEMPTS: Final = AttemptFields([], b"")

@@ -484,7 +484,7 @@ class Exchange(AttemptHost):
         if plan.terms.wants_cost:
             own.append((b"x-velox-cost", b"0.000000000"))
         reply = self.reply = self._make_reply()
-        reply.begin(None, self.attempt_fields().beside(own))
+        reply.begin(None, self.attempt_fields().with_fields(own))
         self.was_sent = True  # its place in the limits is used
         reply.on_reply(ReplyHead.of(200, [(b"content-type", entry.content_type)], len(entry.body)), entry.body, True)
         return True
@@ -651,7 +651,7 @@ class Exchange(AttemptHost):
         assert reply is not None, "made with the choice"
         if self._placement is not None:
             self._placement.number = NOWHERE  # what it tells of is kept here
-        reply.begin(None, self.attempt_fields().beside(answered.own))
+        reply.begin(None, self.attempt_fields().with_fields(answered.own))
         reply.on_reply(ReplyHead.of(200, answered.headers, len(answered.body)), answered.body, True)
 
     def _start_in_background(self) -> LocalAnswer:
@@ -754,23 +754,23 @@ class Exchange(AttemptHost):
         Raises VeloxError.
         """
         body, caller = self.body or b"", self.plan.caller
-        unfolded = await answers.unfold(body, caller)
+        expanded = await answers.expand(body, caller)
         adapters = [member.adapter for member in self.gateway.routing.members if member.adapter is not None]
         if self.plan.client_api is ApiKind.RESPONSES and adapters:
-            keeper = self._keeper = answers.kept.keeper(caller, unfolded)
+            keeper = self._keeper = answers.kept.keeper(caller, expanded)
             model = self.fields.model or ""
             may_pass = not all(each.keeps_answers(model) for each in adapters)
             for each in await answers.kept.readers(keeper, body, may_pass=may_pass):
                 self._filters = insert_in_order(self._filters, each)
-        if unfolded is None:
+        if expanded is None:
             return
         self._has_kept_answers = True
-        more = max(0, len(unfolded.body) - len(body))
+        more = max(0, len(expanded.body) - len(body))
         bodies = self.gateway.parts.tunnels.bodies
         if not bodies.take_unless_waiting(more):
             raise no_room(close=False)
         self._filters = insert_in_order(self._filters, BodyBudgetRelease(bodies, more))
-        self.body = unfolded.body
+        self.body = expanded.body
         guard, placement = self.plan.guard, self._placement
         if placement is not None and placement.places and guard is not None and guard.owned is not None:
             named = await in_turns(guard.owned.named_in(self.head, self.body), self.gateway.turns)
@@ -928,7 +928,7 @@ class Exchange(AttemptHost):
                 self._meter.forget()
             told = self.attempt_fields()
         if shape.query and (dropped := attempt.forwarder.dropped_parameters(shape)):
-            told = told.leaving_out(dropped)
+            told = told.with_dropped(dropped)
         return told
 
     def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | LocalAnswer:

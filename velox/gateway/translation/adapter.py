@@ -49,7 +49,12 @@ from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.translation.batch_split import BatchSplit
 from velox.gateway.translation.client_request import COUNTED_BY, ClientRequest, refusal
 from velox.gateway.translation.prepared import BackgroundAnswer, LocalAnswer, Prepared
-from velox.gateway.translation.translated_reply import Instead, ReplyTranslator, TranslatedHeads, TranslatedReply
+from velox.gateway.translation.translated_reply import (
+    ReplyTranslator,
+    SubstituteReply,
+    TranslatedHeads,
+    TranslatedReply,
+)
 from velox.gateway.translation.translators import GenerationTranslator, InvokeTranslator, NonStreamingTranslator
 from velox.heads import Headers
 from velox.memo import Memo
@@ -424,7 +429,7 @@ class ProviderAdapter:
         )
         return Prepared(_built(call, request, body), brings_back)
 
-    def _estimate_instead(self, counting: Counting, request: ClientRequest, error: ApiError) -> Instead | None:
+    def _estimate_instead(self, counting: Counting, request: ClientRequest, error: ApiError) -> SubstituteReply | None:
         """Return an estimate in place of an error which says that a model's provider can't count, or may not here."""
         if not cannot_count(error):
             return None
@@ -434,7 +439,7 @@ class ProviderAdapter:
             return None  # the provider's own error tells more
         if len(request.model or "") <= _KEPT_BYTES:
             self._uncounted.put(request.model or "", request.now_s + _UNCOUNTED_S)
-        return Instead(body, (ESTIMATED,))
+        return SubstituteReply(body, (ESTIMATED,))
 
     def _embed(self, call: TargetCall, request: ClientRequest) -> Prepared:
         """Have texts embedded by another API than their client's."""
@@ -506,7 +511,7 @@ def _translation(
     request: ClientRequest,
     heads: TranslatedHeads,
     on_head: Callable[[Headers], None] | None = None,
-    instead: Callable[[ApiError], Instead | None] | None = None,
+    instead: Callable[[ApiError], SubstituteReply | None] | None = None,
 ) -> Callable[[], ReplyFilter]:
     """Return what makes the filter that translates the reply. on_head, instead: as in TranslatedReply."""
     return partial(

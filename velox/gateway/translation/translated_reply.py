@@ -37,7 +37,7 @@ from velox.protocol.slices import drained
 from velox.protocol.sse_events import MOST_REPLY_BYTES
 from velox.protocol.usage.tokens import TokenUsage
 
-__all__ = ["Instead", "ReplyTranslator", "StreamTranslator", "TranslatedHeads", "TranslatedReply"]
+__all__ = ["ReplyTranslator", "StreamTranslator", "SubstituteReply", "TranslatedHeads", "TranslatedReply"]
 
 _HeadKey: TypeAlias = tuple[ReplyShape, int, tuple[Header, ...], bool]
 
@@ -134,14 +134,14 @@ class ReplyTranslator(Protocol):
         """Write an error in the client's dialect."""
 
 
-class Instead(NamedTuple):
+class SubstituteReply(NamedTuple):
     """An answer of status 200 in place of an error. fields: of its head."""
 
     body: bytes
     fields: tuple[Header, ...]
 
 
-class _Made(NamedTuple):
+class _TranslationResult(NamedTuple):
     """What came of a translation, in pieces for the client. problem: what was raised in place of it."""
 
     pieces: list[bytes]
@@ -253,7 +253,7 @@ class TranslatedReply(ReplyFilter):
         heads: TranslatedHeads | None = None,
         on_head: Callable[[Headers], None] | None = None,
         is_array: bool = False,
-        instead: Callable[[ApiError], Instead | None] | None = None,
+        instead: Callable[[ApiError], SubstituteReply | None] | None = None,
     ) -> None:
         super().__init__()
         self._instead: Final = instead
@@ -276,7 +276,7 @@ class TranslatedReply(ReplyFilter):
         self._n_bytes = 0
         self._written: list[bytes] = []  # of a stream whose head is held
         self._work: Callable[[], bytes] | None = None  # while has_work
-        self._made: _Made | None = None  # of that
+        self._made: _TranslationResult | None = None  # of that
         self._ends = False  # what came last was fed with the end
         self._left: deque[bytes] = deque()  # what is written, and goes out with go_on()
         self._is_last = False
@@ -468,12 +468,12 @@ class TranslatedReply(ReplyFilter):
         if self._on_head is not None:
             self._on_head(head.headers)
         translator = self._translator
-        work = partial(_anew, translator, pieces, is_stream=self._is_stream, is_events=self._is_events)
+        work = partial(_answer_of_stream_body, translator, pieces, is_stream=self._is_stream, is_events=self._is_events)
         if is_large(pieces) or translator.n_held > LARGE_BYTES:
             return self._begin_work(work, end)
         return self._take(_made(work))
 
-    def _take(self, made: _Made) -> bytes:
+    def _take(self, made: _TranslationResult) -> bytes:
         """Return what goes on of a plain answer's translation."""
         pieces, problem = made
         if isinstance(problem, ReplyError):
@@ -532,7 +532,9 @@ def _is_json(head: ReplyHead) -> bool:
     return any(name == b"content-type" and b"json" in value.lower() for name, value in head.headers)
 
 
-def _anew(translator: ReplyTranslator, pieces: list[bytes], *, is_stream: bool, is_events: bool) -> bytes:
+def _answer_of_stream_body(
+    translator: ReplyTranslator, pieces: list[bytes], *, is_stream: bool, is_events: bool
+) -> bytes:
     """Return a whole answer in the client's dialect. pieces: of its body, let go. is_events: it is a stream."""
     body = drained(pieces)
     most = translator.most_values
@@ -547,12 +549,12 @@ def _anew(translator: ReplyTranslator, pieces: list[bytes], *, is_stream: bool, 
     return written
 
 
-def _made(work: Callable[[], bytes]) -> _Made:
+def _made(work: Callable[[], bytes]) -> _TranslationResult:
     """Return what comes of it. What it raises is kept, and not raised where others could be led to by a traceback."""
     try:
-        return _Made(_in_pieces(work()))
+        return _TranslationResult(_in_pieces(work()))
     except Exception as exc:
-        return _Made([], exc)
+        return _TranslationResult([], exc)
 
 
 def _in_pieces(text: bytes) -> list[bytes]:

@@ -76,9 +76,9 @@ class HealthChecks:
         self._on_load: Final = on_load
         self._on_bug: Final = on_bug
         self._random: Final = random
-        self._watched: dict[Member, _Watched] = {}
-        self._line: list[tuple[float, int, _Watched]] = []  # a heap: when, and a number that is never the same
-        self._n_lined_up = 0
+        self._watched: dict[Member, _ProbedMember] = {}
+        self._line: list[tuple[float, int, _ProbedMember]] = []  # a heap: when, and a number that is never the same
+        self._n_scheduled = 0
         self._is_busy = False  # one of those with a load had requests
         self._looked_s = -math.inf  # when that was so
 
@@ -100,8 +100,8 @@ class HealthChecks:
             if watched is None:
                 # The first questions are spread, as those of a probe's schedule are.
                 load_s = self._loop.time() + self._load_every_s * self._random()
-                watched = _Watched(member, math.inf if member.load is None else load_s)
-                self._line_up(watched)
+                watched = _ProbedMember(member, math.inf if member.load is None else load_s)
+                self._schedule(watched)
             self._watched[member] = watched
         for gone in before.values():
             gone.close()
@@ -120,11 +120,11 @@ class HealthChecks:
             if not watched.is_closed:
                 self._ask(watched, now_s)
 
-    def _line_up(self, watched: _Watched) -> None:
-        self._n_lined_up += 1
-        heapq.heappush(self._line, (watched.next_s(), self._n_lined_up, watched))
+    def _schedule(self, watched: _ProbedMember) -> None:
+        self._n_scheduled += 1
+        heapq.heappush(self._line, (watched.next_s(), self._n_scheduled, watched))
 
-    def _ask(self, watched: _Watched, now_s: float) -> None:
+    def _ask(self, watched: _ProbedMember, now_s: float) -> None:
         active = watched.member.health.active
         if active is not None and active.is_due(now_s):
             active.begin(now_s, self._random())
@@ -133,26 +133,28 @@ class HealthChecks:
             every_s = self._load_every_s * (1.0 + _JITTER * (2.0 * self._random() - 1.0))
             watched.load_s = now_s + every_s
             if now_s < watched.seldom_s and not self._has_requests(now_s):
-                self._line_up(watched)
+                self._schedule(watched)
                 return
             watched.seldom_s = now_s + _SELDOM * every_s
             question = self._read_load
-        watched.task = self._loop.create_task(self._contain(question, watched), name="health check")
+        watched.task = self._loop.create_task(self._run_guarded(question, watched), name="health check")
 
-    async def _contain(self, question: Callable[[_Watched], Coroutine[None, None, None]], watched: _Watched) -> None:
+    async def _run_guarded(
+        self, question: Callable[[_ProbedMember], Coroutine[None, None, None]], watched: _ProbedMember
+    ) -> None:
         try:
             await question(watched)
         except Exception as exc:
             self._on_bug(exc)
         finally:
             watched.task = None
-            self._line_up(watched)
+            self._schedule(watched)
 
-    async def _probe(self, watched: _Watched) -> None:
+    async def _probe(self, watched: _ProbedMember) -> None:
         member = watched.member
         entry, active = member.entry.probe, member.health.active
         assert entry is not None and active is not None, "only such members are probed"
-        request = self._question(member, entry.path)
+        request = self._probe_request(member, entry.path)
         try:
             status = await ask_status(member.pool, request, self._loop, timeout_s=active.timeout_s)
             problem = None if 200 <= status < 300 else f"it answered {status} to {entry.path}"
@@ -173,11 +175,11 @@ class HealthChecks:
                 member.counts.count_ejection(member.row)
             self._on_health(member, problem)
 
-    async def _read_load(self, watched: _Watched) -> None:
+    async def _read_load(self, watched: _ProbedMember) -> None:
         member = watched.member
         kind, scraped = member.entry.load, member.load
         assert kind != "off" and scraped is not None, "only such members are asked for it"
-        request = self._question(member, _LOAD_PATH)
+        request = self._probe_request(member, _LOAD_PATH)
         problem: str | None = None
         try:
             answer = await ask(member.pool, request, self._loop, timeout_s=_LOAD_TIMEOUT_S, max_bytes=_LOAD_BYTES)
@@ -199,7 +201,7 @@ class HealthChecks:
             watched.tells = problem is None
             self._on_load(member, problem)
 
-    def _question(self, member: Member, path: str) -> UpstreamRequest:
+    def _probe_request(self, member: Member, path: str) -> UpstreamRequest:
         """Return a GET with what all requests to a member carry, and a key that may be used, if there is one.
 
         path: wherever its API begins.
@@ -225,7 +227,7 @@ class HealthChecks:
         return self._is_busy
 
 
-class _Watched:
+class _ProbedMember:
     """One member that is asked. load_s: when for its load; seldom_s: and when though there are no requests."""
 
     __slots__ = ("is_closed", "load_s", "member", "seldom_s", "task", "tells")

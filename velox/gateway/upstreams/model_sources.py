@@ -1,8 +1,8 @@
 """The models that upstreams list themselves: fetched on demand, and cached.
 
     told()         what each of some upstreams has said; waits a moment for those whose last word is old
-    first_told()   the same, but waits until one of them has said something
-    told_one()     what they say of one model that no list has
+    first_lists()   the same, but waits until one of them has said something
+    fetch_one()     what they say of one model that no list has
     fetch_list()   one upstream's `GET /v1/models`, by whichever of its members answers
     fetch_model()  its `GET /v1/models/NAME`
 
@@ -32,7 +32,7 @@ from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes.entries import UpstreamEntry
 from velox.protocol.model_list import is_model_object, reading_models
 
-__all__ = ["FetchError", "ModelSources", "Told", "fetch_list", "fetch_model"]
+__all__ = ["FetchError", "ModelSources", "ReportedModels", "fetch_list", "fetch_model"]
 
 _FRESH_S: Final = 60.0
 _STALE_S: Final = 600.0  # as long as a failing upstream is taken at its word
@@ -60,7 +60,7 @@ class FetchError(Exception):
     """An upstream gave no list. The message says why, and repeats nothing that it sent."""
 
 
-class Told(NamedTuple):
+class ReportedModels(NamedTuple):
     """What one upstream has said. serial: a number that no other answer has. models: their objects by name, in JSON."""
 
     serial: int
@@ -71,11 +71,11 @@ class Told(NamedTuple):
 Fetch: TypeAlias = Callable[[Sequence[Member], str], Awaitable[bytes]]
 # Returns the object of a model, b"" where there is none; raises FetchError. Asked with the path.
 FetchModel: TypeAlias = Callable[[Sequence[Member], str], Awaitable[bytes]]
-# Told of an upstream that does not say what it serves, and why; None: it does again. Once each time.
+# Called about an upstream that does not say what it serves, and why; None: it does again. Once each time.
 OnProblem: TypeAlias = Callable[[str, str | None], None]
 
 
-class _Said(NamedTuple):
+class _FetchedModel(NamedTuple):
     """What one upstream says of one model. answer: its object; b"": it has none."""
 
     until_s: float
@@ -94,7 +94,7 @@ class _Source:
         self.began_s = 0.0  # that one
         self.asked_s: float | None = None  # when the last answer or failure came; None: none yet
         self.failed = False
-        self.told: Told | None = None
+        self.told: ReportedModels | None = None
         self.told_s = 0.0
         self.digest = 0
         self.n_bytes = 0
@@ -133,7 +133,7 @@ class ModelSources:
         self._loop: Final = loop
         self._fetch: Final = fetch
         self._fetch_model: Final = fetch_model
-        self._said: Final[Memo[tuple[str, str], _Said]] = Memo(_KEPT_MODELS)  # by upstream and path
+        self._said: Final[Memo[tuple[str, str], _FetchedModel]] = Memo(_KEPT_MODELS)  # by upstream and path
         self._questions: Final[dict[tuple[str, str], asyncio.Task[None]]] = {}
         self._on_problem: Final = on_problem
         self._on_bug: Final = on_bug
@@ -163,7 +163,7 @@ class ModelSources:
         """Ask no more, and forget all."""
         self.replace(())
 
-    async def told(self, names: Iterable[str], prefix: str) -> dict[str, Told]:
+    async def model_lists(self, names: Iterable[str], prefix: str) -> dict[str, ReportedModels]:
         """Return what these upstreams have said, by name; one that has said nothing is not there.
 
         prefix: of the path, before "/models".
@@ -174,8 +174,8 @@ class ModelSources:
             await asyncio.wait(awaited, timeout=_WAIT_S)  # which cancels none: others wait for them, too
         return self._counting(sources)
 
-    async def first_told(self, names: Iterable[str], prefix: str) -> dict[str, Told]:
-        """Return what told() does, for one to whom that is an empty list: as soon as one has told of a model."""
+    async def first_lists(self, names: Iterable[str], prefix: str) -> dict[str, ReportedModels]:
+        """Return what model_lists() does, for one to whom that is an empty list: as soon as one has told of a model."""
         sources = self._sources(names, prefix)
         until_s = self._loop.time() + _FIRST_S
         awaited: Collection[asyncio.Task[None]] = self._begin(sources, prefix, _WAIT_S + _FIRST_S)
@@ -200,11 +200,11 @@ class ModelSources:
                 awaited.append(source.task)
         return awaited
 
-    def _counting(self, sources: Iterable[_Source]) -> dict[str, Told]:
+    def _counting(self, sources: Iterable[_Source]) -> dict[str, ReportedModels]:
         now_s = self._loop.time()
         return {each.entry.name: each.told for each in sources if each.told is not None and each.counts(now_s)}
 
-    async def told_one(self, paths: Mapping[str, str]) -> dict[str, bytes]:
+    async def fetch_one(self, paths: Mapping[str, str]) -> dict[str, bytes]:
         """Return what upstreams say of one model, by name: its object, b"" for none. Who says nothing is missing.
 
         paths: by name of the upstream, what asks it for the model.
@@ -231,7 +231,7 @@ class ModelSources:
         name, path = key
         try:
             answer = await self._fetch_model(tuple(self._members[name]), path)
-            self._said.put(key, _Said(self._loop.time() + _FRESH_S, answer))
+            self._said.put(key, _FetchedModel(self._loop.time() + _FRESH_S, answer))
         except (FetchError, VeloxError):
             pass  # the next one who wants to know asks again
         except Exception as exc:
@@ -292,7 +292,7 @@ class ModelSources:
             else:
                 source.n_bytes = len(body)
             self._n_told += 1
-            source.told, source.digest = Told(self._n_told, models), digest
+            source.told, source.digest = ReportedModels(self._n_told, models), digest
         source.told_s = self._loop.time()
 
 

@@ -144,7 +144,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._n_refused = 0  # messages, since one was answered
         # Of one read, as one write: a transport that can't send keeps an object for each.
         self._pongs = bytearray()
-        self._is_deaf = False  # nothing that still comes is looked at
+        self._discards_input = False  # nothing that still comes is looked at
         self.is_write_paused = False
         self._backlog: Final = Backlog(round(self._limits.min_rate_bytes * self._limits.client_write_s))
         self._look_s = 0.0  # while writing is paused: when enough of it must have been taken
@@ -172,7 +172,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         for turn in tuple(self._turns.values()):
             turn.client_gone(stalled=stalled)
         self._turns.clear()
-        self._go_deaf()
+        self._discard_input()
         self._message_budget.shrink(0)
         self._on_closed(self)
 
@@ -214,7 +214,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         transport.set_protocol(self)
         if early:
             self._received(early)
-        self._steer_reading()
+        self._update_reading()
 
     # -- asyncio.BufferedProtocol -------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         for turn in self._turns.values():
             turn.client_paused()
         # Nor is more read: whatever the client sends may have an answer that waits, too.
-        self._steer_reading()
+        self._update_reading()
 
     def resume_writing(self) -> None:
         self.is_write_paused = False
@@ -270,7 +270,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
     def _settle(self) -> None:
         """Have room for what is held, or wait for it."""
         self._message_budget.hold(self._n_held, self)
-        self._steer_reading()
+        self._update_reading()
 
     def resume_reading(self) -> None:
         """See RoomOwner."""
@@ -284,7 +284,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
 
     def _received(self, data: bytes) -> None:
         self.moved_s = self._owner.loop.time()
-        if not self._is_deaf:
+        if not self._discards_input:
             self._reader.add(data)
             self._read()
             self._settle()
@@ -295,7 +295,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         if self._is_in_line:
             return
         try:
-            while not (self.is_write_paused or self._is_deaf or self._looking is not None):
+            while not (self.is_write_paused or self._discards_input or self._looking is not None):
                 if not self._budget.has_time():
                     self._is_in_line = True
                     self._budget.wait(self)
@@ -304,10 +304,10 @@ class ResponsesSocket(asyncio.BufferedProtocol):
                     break
                 self._take_frame(*taken)
         except TooLongError as exc:
-            self._go_deaf()
+            self._discard_input()
             self.close(TOO_LARGE, str(exc))
         except ValueError as exc:
-            self._go_deaf()
+            self._discard_input()
             self.close(_PROTOCOL_ERROR, str(exc))
         if self._pongs and not self._is_closing:
             self._write(bytes(self._pongs))
@@ -320,12 +320,12 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             self._read()
             self._settle()
 
-    def _go_deaf(self) -> None:
+    def _discard_input(self) -> None:
         """Drop all that still comes: it can't be read, or is of no use."""
-        self._is_deaf = True
+        self._discards_input = True
         self._reader = FrameReader()
 
-    def _steer_reading(self) -> None:
+    def _update_reading(self) -> None:
         """Read from the client, or not."""
         waits = self.is_write_paused or self._message_budget.waits or self._is_in_line or self._looking is not None
         transport, may_read = self._transport, not waits
@@ -583,13 +583,13 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             turn.client_gone()
         self._turns.clear()
         self._message_budget.shrink(0)
-        self._steer_reading()
+        self._update_reading()
 
     def _end(self) -> None:
         """Both Close frames were sent (RFC 6455 §7.1.1)."""
         self._is_closing = True
         self._closing_s = self._owner.loop.time()
-        self._go_deaf()
+        self._discard_input()
         self._stop_looking()
         self._waiting.clear()
         if self._transport is not None:

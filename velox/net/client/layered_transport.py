@@ -25,11 +25,11 @@ class LayeredTransport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         self._paused_above = True
-        self._steer_reading()
+        self._update_reading()
 
     def resume_reading(self) -> None:
         self._paused_above = False
-        self._steer_reading()
+        self._update_reading()
 
     def is_reading(self) -> bool:
         return not (self._paused_above or self._paused_here)
@@ -38,9 +38,9 @@ class LayeredTransport(asyncio.Transport):
         """Read no further for the layer's own reasons, or no longer for these."""
         if paused is not self._paused_here:
             self._paused_here = paused
-            self._steer_reading()
+            self._update_reading()
 
-    def _steer_reading(self) -> None:
+    def _update_reading(self) -> None:
         if self._raw is None or self._raw.is_closing():
             return
         if self.is_reading():

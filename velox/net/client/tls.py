@@ -142,13 +142,13 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
         if not self._is_in_line:
             self._is_in_line = True
             self._shared.ingress.turns.wait(self)
-            self._steer_reading()
+            self._update_reading()
 
     def turn_came(self) -> None:
         """See TurnWaiter."""
         self._is_in_line = False
         data, self._unread = self._unread, b""
-        self._steer_reading()
+        self._update_reading()
         self._take(memoryview(data))
 
     def is_reading(self) -> bool:

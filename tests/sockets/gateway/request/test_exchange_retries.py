@@ -562,7 +562,7 @@ def test_lone_upstream_that_fails_is_shown_as_out() -> None:
             health, now_s = made.routing.members[0].health, asyncio.get_running_loop().time()
             for _ in range(3):
                 health.begin(now_s)
-                health.ended(Verdict.BUSY, now_s, now_s, answered=False, rest_s=60.0)
+                health.ended(Verdict.BUSY, now_s, now_s, answered=False, cooldown_s=60.0)
             assert health.state(now_s) is State.RESTING
             assert made.routing.publish(now_s) == 0
 

@@ -17,7 +17,7 @@ from velox.dialects.responses.kept import KeptAnswer
 from velox.errors import Reason, VeloxError
 from velox.gateway.answers.answers import Answers, BodyBudgetRelease, is_of_answer, names_own
 from velox.gateway.answers.kept_answers import KeptAnswers, ReadAnswer
-from velox.gateway.answers.values import AnswersDownError, Changed, Unfolded
+from velox.gateway.answers.values import AnswersDownError, Changed, ExpandedRequest
 from velox.gateway.reply.filters import FilterChain, ReplyFilter
 from velox.heads import ReplyHead, RequestHead
 from velox.net.client.body_budget import BodyBudget
@@ -80,8 +80,8 @@ def keep(answers: Answers, name: str, caller: Caller = A, text: str = "hello") -
     answers.kept.keeper(caller, None).keep(b'{"input":"Hi"}', json.dumps(response).encode())
 
 
-def unfold(answers: Answers, body: dict[str, Any], caller: Caller = A) -> Unfolded | None:
-    return asyncio.run(answers.unfold(json.dumps(body).encode(), caller))
+def expand(answers: Answers, body: dict[str, Any], caller: Caller = A) -> ExpandedRequest | None:
+    return asyncio.run(answers.expand(json.dumps(body).encode(), caller))
 
 
 def served(answers: Answers, path: str, method: str = "GET", caller: Caller = A) -> Any:
@@ -111,14 +111,14 @@ def test_paths_of_answers(path: bytes, is_one: bool) -> None:
 
 def test_answer_is_found_by_its_maker_alone() -> None:
     answers, _ = made()
-    assert unfold(answers, {"previous_response_id": "resp_1"}) is None
+    assert expand(answers, {"previous_response_id": "resp_1"}) is None
     keep(answers, "1")
 
-    found = unfold(answers, {"input": "And?", "previous_response_id": "resp_1"})
+    found = expand(answers, {"input": "And?", "previous_response_id": "resp_1"})
     assert found is not None
     assert [item["content"] for item in json.loads(found.body)["input"]] == ["Hi", "hello", "And?"]
     assert (found.previous, json.loads(found.own)["content"]) == ("resp_1", "And?")
-    assert unfold(answers, {"input": "And?", "previous_response_id": "resp_1"}, B) is None
+    assert expand(answers, {"input": "And?", "previous_response_id": "resp_1"}, B) is None
     assert (served(answers, "/v1/responses/resp_1")["id"], served(answers, "/v1/responses/resp_1", caller=B)) == (
         "resp_1",
         None,
@@ -177,11 +177,11 @@ def conversation(answers: Answers, *turns: str) -> str:
 
 def say(answers: Answers, name: str) -> None:
     """Go on with the conversation."""
-    unfolded = unfold(answers, {"input": f"asked {name}", "conversation": "conv_vx1"})
-    assert unfolded is not None and unfolded.conversation == "conv_vx1"
+    expanded = expand(answers, {"input": f"asked {name}", "conversation": "conv_vx1"})
+    assert expanded is not None and expanded.conversation == "conv_vx1"
     item = {"id": f"msg_{name}", "type": "message", "role": "assistant", "content": f"said {name}"}
-    keeper = answers.kept.keeper(A, unfolded)
-    keeper.keep(unfolded.body, json.dumps({"id": f"resp_{name}", "output": [item]}).encode())
+    keeper = answers.kept.keeper(A, expanded)
+    keeper.keep(expanded.body, json.dumps({"id": f"resp_{name}", "output": [item]}).encode())
 
 
 def said(answers: Answers) -> list[str]:
@@ -198,9 +198,9 @@ def test_turns_that_began_at_one_instant_are_both_in_the_conversation(*, is_shar
     if is_shared:
         other = made(shared)[0]
     conversation(one, "1")
-    unfolded = unfold(one, {"input": "asked 2", "conversation": "conv_vx1"})
+    expanded = expand(one, {"input": "asked 2", "conversation": "conv_vx1"})
     say(other, "3")
-    keeper = one.kept.keeper(A, unfolded)
+    keeper = one.kept.keeper(A, expanded)
     keeper.keep(b"", b'{"id":"resp_2","output":[{"id":"msg_2","type":"message","content":"said 2"}]}')
     for each in (one, other):
         assert said(each) == ["asked 1", "said 1", "asked 3", "said 3", "asked 2", "said 2"]
@@ -401,9 +401,9 @@ def test_large_conversation_is_unfolded() -> None:
     answers.kept.keeper(A, None).keep(LARGE_INPUT, b'{"id":"resp_1","output":[]}')
     kept = KeptAnswers(made(size=1 << 22)[1], 60.0, 1 << 20)
     kept.keep(KeptAnswer("resp_1", "a", None, b'{"role":"user","content":"%b"}' % (b"x" * 300_000), b'{"id":"resp_1"}'))
-    unfolded = asyncio.run(kept.unfold(b'{"input":"And?","previous_response_id":"resp_1"}', A))
-    assert unfolded is not None
-    assert [len(item["content"]) for item in json.loads(unfolded.body)["input"]] == [300_000, 4]
+    expanded = asyncio.run(kept.expand(b'{"input":"And?","previous_response_id":"resp_1"}', A))
+    assert expanded is not None
+    assert [len(item["content"]) for item in json.loads(expanded.body)["input"]] == [300_000, 4]
 
 
 def test_answer_that_is_still_made_is_told_as_failed_once_nobody_makes_it() -> None:
@@ -419,7 +419,7 @@ def test_answer_that_is_still_made_is_told_as_failed_once_nobody_makes_it() -> N
 
     kept.keep(KeptAnswer("resp_1", "a", None, b"", response, int(time.time()) + 60))
     with pytest.raises(VeloxError, match="still being made"):
-        unfold(answers, {"input": "And?", "previous_response_id": "resp_1"})
+        expand(answers, {"input": "And?", "previous_response_id": "resp_1"})
     for _ in range(2):
         assert served(answers, "/v1/responses/resp_1/cancel", "POST")["status"] == "cancelled"
     assert served(answers, "/v1/responses/resp_1")["status"] == "cancelled"

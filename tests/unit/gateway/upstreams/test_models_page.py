@@ -666,7 +666,7 @@ def test_lists_without_end_are_kept_by_name_only(play: Play) -> None:
     async def story(desk: Desk) -> None:
         desk.reload(many)
         desk.sources.replace(desk.routing.members)
-        told = await desk.sources.told([f"u{n}" for n in range(9)], "/v1")
+        told = await desk.sources.model_lists([f"u{n}" for n in range(9)], "/v1")
         assert [len(each.models) for each in told.values()] == [3900] * 9
         assert [bool(each.models["m7"]) for each in told.values()] == [True] * 8 + [False]
 
