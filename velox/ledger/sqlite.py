@@ -75,7 +75,7 @@ from velox.ledger.totals import (
     without_agent,
 )
 
-__all__ = ["SUMS_FILE", "SqliteStore", "set_damaged_aside"]
+__all__ = ["SUMS_FILE", "SUM_MIGRATIONS", "SqliteStore", "set_damaged_aside"]
 
 SUMS_FILE: Final = "ledger.db"  # of a gateway's folder; the calls of a day are in a file of their own
 _OPEN_DAYS: Final = 4
@@ -84,7 +84,7 @@ _KINDS: Final = 2048  # kinds whose values are remembered, a file and ring
 # No more calls of a day are looked up by their keys, and sorted. More are soon met among all, which are in order.
 _FEW: Final = 20_000
 
-_SUM_MIGRATIONS: Final = (
+SUM_MIGRATIONS: Final = (
     """
 CREATE TABLE ring (name TEXT PRIMARY KEY, position INTEGER NOT NULL, damaged INTEGER NOT NULL,
     dropped TEXT NOT NULL) WITHOUT ROWID;
@@ -262,7 +262,7 @@ class SqliteStore:
         self._days: dict[str, _DayFile] = {}
         self._behind: Final[list[tuple[str, str]]] = []  # day and ring of files that had lost something
         with _failing(folder / SUMS_FILE):
-            self._sums: Final = connect(folder / SUMS_FILE, _SUM_MIGRATIONS, **self._how)
+            self._sums: Final = connect(folder / SUMS_FILE, SUM_MIGRATIONS, **self._how)
         if not is_reader:
             self._migrate_days()
             with _failing(folder / SUMS_FILE):

@@ -26,7 +26,7 @@ from velox.ledger.record import (
     read_row,
     row_of,
 )
-from velox.ledger.sqlite import _DAY_MIGRATIONS, _SUM_MIGRATIONS, SqliteStore
+from velox.ledger.sqlite import _DAY_MIGRATIONS, SUM_MIGRATIONS, SqliteStore
 from velox.ledger.sqlite_file import connect
 from velox.ledger.store import Batch, CallPlace, Dimension, StoreError, Sums, UsageQuery
 from velox.ledger.writer import CallWriter
@@ -142,7 +142,7 @@ def test_older_files_are_migrated_with_what_is_in_them(tmp_path: Path) -> None:
     path = tmp_path / "0.ring"
     plain: dict[str, object] = {"team": "", "user": "", "tags": ()}
     for file in ("ledger.db", "calls-2026-11-23.db"):
-        migrations = _SUM_MIGRATIONS if file == "ledger.db" else _DAY_MIGRATIONS
+        migrations = SUM_MIGRATIONS if file == "ledger.db" else _DAY_MIGRATIONS
         connect(tmp_path / file, migrations[:1], is_reader=False).close()
     with sqlite3.connect(tmp_path / "calls-2026-11-23.db") as db:
         db.execute("INSERT INTO text (text) VALUES ('k'), ('r'), ('u'), ('m'), ('ok'), ('')")
@@ -167,7 +167,7 @@ def test_older_files_are_migrated_with_what_is_in_them(tmp_path: Path) -> None:
 
 def test_file_of_the_version_before_keeps_what_is_in_it(tmp_path: Path) -> None:
     """Its calls have no more than was recorded; their key's id is the start of what the record has for the key."""
-    connect(tmp_path / "ledger.db", _SUM_MIGRATIONS[:2], is_reader=False).close()
+    connect(tmp_path / "ledger.db", SUM_MIGRATIONS[:2], is_reader=False).close()
     connect(tmp_path / "calls-2026-11-23.db", _DAY_MIGRATIONS[:3], is_reader=False).close()
     with sqlite3.connect(tmp_path / "calls-2026-11-23.db") as db:
         texts = ("0011223344556677 ada", "r", "u", "m", "ok", "v1", "red", "ada", "a,b", "")
@@ -188,7 +188,7 @@ def test_file_of_the_version_before_keeps_what_is_in_it(tmp_path: Path) -> None:
 
 def test_m12_file_without_units_beside_tokens_is_migrated(tmp_path: Path) -> None:
     """M12: its calls have none, and those that come now have what they are paid by."""
-    connect(tmp_path / "ledger.db", _SUM_MIGRATIONS[:3], is_reader=False).close()
+    connect(tmp_path / "ledger.db", SUM_MIGRATIONS[:3], is_reader=False).close()
     connect(tmp_path / "calls-2026-11-23.db", _DAY_MIGRATIONS[:4], is_reader=False).close()
     with sqlite3.connect(tmp_path / "calls-2026-11-23.db") as db:
         texts = ("0011223344556677 ada", "r", "u", "m", "ok", "v1", "red", "ada", "a,b", "")
@@ -208,7 +208,7 @@ def test_m12_file_without_units_beside_tokens_is_migrated(tmp_path: Path) -> Non
 def test_file_with_calls_keeps_their_order_and_takes_more(tmp_path: Path) -> None:
     """To write millions of calls anew would keep a start waiting. What it has counts once, as in a file by time."""
     file, path, n_old = tmp_path / "calls-2026-11-23.db", tmp_path / "0.ring", 20_000
-    connect(tmp_path / "ledger.db", _SUM_MIGRATIONS, is_reader=False).close()
+    connect(tmp_path / "ledger.db", SUM_MIGRATIONS, is_reader=False).close()
     connect(file, _DAY_MIGRATIONS[:5], is_reader=False).close()
     with sqlite3.connect(file) as db:
         texts = ("0011223344556677 rare", "r", "u", "m", "ok", "v1", "")
