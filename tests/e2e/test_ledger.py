@@ -132,6 +132,35 @@ def test_calls_count_for_team_user_and_tags_of_their_key(tmp_path: Path, capsys:
     assert [(row["team"], row["tags"]) for row in rows] == [("red", "batch,eu")] * 2
 
 
+def counted(velox: VeloxProcess, tag: str) -> dict[str, int]:
+    """Return the calls under a tag, as the admin API has them."""
+    shown: Any = velox.admin(f"/api/v1/usage?by=tag&tag={tag}").json()["data"]
+    return {row["tag"]: row["calls"] for row in shown}
+
+
+@covers("VELOX_REQUEST_TAGS")
+def test_calls_count_under_what_their_requests_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside the tags of their keys, which budgets go by alone; not where the setting does not name it."""
+    folder, keys = tmp_path / "ledger", tmp_path / "keys.yaml"
+    keys.write_text("- {name: ci, key: vk-ci, tags: [eu]}\n")
+    budgets = '[{"per": "tag", "tags": ["nightly"], "tokens": 1, "window": "day"}]'
+    more = {"api_keys_file": str(keys), "request_tags": "tags,user", "budgets": budgets}
+    with recording(folder, **more) as velox:
+        for user, headers in (
+            ("ada", {"x-velox-tags": "nightly, <b>,x", "x-velox-session": "s1"}),
+            ("bob", {"x-velox-tags": "nightly"}),
+            ("ada", {}),
+        ):
+            velox.openai(api_key="vk-ci").chat.completions.create(
+                model="m", messages=MESSAGES, user=user, extra_headers=headers
+            )
+        until(lambda: counted(velox, "user:ada") == {"user:ada": 2}, "the sums are kept while it runs")
+    found = {row["tag"]: row["calls"] for row in usage(folder, capsys, "--by", "tag")}
+    assert found == {"eu": 3, "nightly": 2, "<b>": 1, "x": 1, "user:ada": 2, "user:bob": 1}
+    rows = usage(folder, capsys, "--calls", "--tag", "user:bob")
+    assert [row["tags"] for row in rows] == ["eu,nightly,user:bob"]
+
+
 def test_calls_cost_what_their_prices_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """To the nano-dollar, by the user's own price and by that of the table; one without a price is counted as such."""
     folder, prices = tmp_path / "ledger", tmp_path / "prices.yaml"

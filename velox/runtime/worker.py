@@ -65,6 +65,7 @@ from velox.outcomes import KeyHolder, SpanEnd
 from velox.policy.limits.estimate import Estimator
 from velox.policy.proxies import TrustedProxies
 from velox.policy.queue.fair_queue import FairQueue
+from velox.policy.request_tags import RequestTags
 from velox.policy.resources import MemoryWatch
 from velox.policy.retries.retry import RetryBudget, RetryRules
 from velox.policy.routes.entries import UpstreamEntry
@@ -177,8 +178,16 @@ def gateway_parts(
         models=_models(settings, recorder, logger, loop),
         timing=_TIMING_RULES[settings.server_timing],
         is_litellms=settings.litellm_headers,
+        request_tags=_request_tags(settings),
         reply_fields=ReplyFields(_public(settings)),
     )
+
+
+def _request_tags(settings: Settings) -> RequestTags | None:
+    """Return what reads tags of requests; None: nobody does."""
+    if not settings.request_tags:
+        return None
+    return RequestTags(settings.request_tags, is_litellms=settings.litellm_headers)
 
 
 def call_series_of(settings: Settings, block: SeriesBlock) -> CallSeries:

@@ -10,6 +10,7 @@ import msgspec
 
 from velox.policy.budgets.rules import BudgetRule
 from velox.policy.limits.limit_rules import LimitRule
+from velox.policy.request_tags import TagSource
 from velox.policy.routes.entries import Http2Use, RouteEntry, UpstreamEntry
 from velox.policy.routes.proxies import NO_PROXIES, EnvironmentProxies
 from velox.policy.spellings import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled
@@ -673,6 +674,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     metric_labels: tuple[str, ...] = setting(
         "", "labels of these metrics that tell of the caller, commas between them: `team`, `key`", parse.caller_labels
+    )
+    request_tags: tuple[TagSource, ...] = setting(
+        "",
+        "what of a request its calls count under in the ledger, beside the tags of its key, commas between them:"
+        " [`tags`, `user`, `session`](docs/ledger.md#tags-of-requests)",
+        parse.tag_sources,
     )
     prices: str | None = live_setting(
         "", "YAML file with [prices](docs/prices.md) of your own, which count before those that come with Velox"

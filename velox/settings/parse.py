@@ -14,10 +14,11 @@ import pwd
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from velox.ledger.postgres_url import driver_url
+from velox.policy.request_tags import TagSource
 from velox.policy.routes.entries import Delay, HashOn
 from velox.policy.spellings import KEY_NAME, MODEL_PATTERN, OWNER, TAG, Spelling
 from velox.settings.mail_url import is_mail_url, mail_target
@@ -66,6 +67,7 @@ __all__ = [
     "statuses",
     "switch",
     "tag",
+    "tag_sources",
     "unquoted",
     "webhook_url",
 ]
@@ -430,6 +432,14 @@ def caller_labels(text: str) -> tuple[str, ...]:
     if not set(found) <= {"team", "key"}:
         raise ValueError("expected team, key, or both with a comma between them")
     return found
+
+
+def tag_sources(text: str) -> tuple[TagSource, ...]:
+    """Parse `tags`, `user` and `session`, with commas between them."""
+    found = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
+    if not set(found) <= {"tags", "user", "session"}:
+        raise ValueError("expected tags, user, session, or some of them with commas between them")
+    return cast(tuple[TagSource, ...], found)
 
 
 def route_names(text: str) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ class CallLog:
         self._wall_ns: Final = wall_ns
         self._clock_ns: Final = clock_ns
         # Texts of calls with whose they are: those of one caller and model are alike.
-        self._named: Final[dict[tuple[bytes, str, str, str, str, str], tuple[Caller, CallNames]]] = {}
+        self._named: Final[dict[tuple[bytes, str, str, str, str, str, str | None], tuple[Caller, CallNames]]] = {}
 
     def check(self) -> None:
         """Raise VeloxError(LEDGER_FULL) for a request that could not be recorded, where that is asked for."""
@@ -168,9 +168,11 @@ class CallLog:
         path: str = "",
         asked: AskedUnits | None = None,
         agent: int = 0,
+        tags: str | None = None,
     ) -> RequestCalls:
         """Return what records the calls of one request. dialect: of its client. path: its family. agent: its client's.
 
+        tags: as one text; None: those of its key.
         reservation: in whose budgets they count.
         asked: what it tells of units that are paid in place of tokens; None: nothing.
         estimate: of its tokens, as limits count it; NO_TOKENS: nothing is known of them but what the reply tells.
@@ -189,6 +191,7 @@ class CallLog:
             path=path,
             asked=asked,
             agent=agent,
+            tags=tags,
         )
 
     def record_again(
@@ -200,6 +203,7 @@ class CallLog:
         fields: BodyFields,
         path: str,
         agent: int = 0,
+        tags: str | None = None,
     ) -> None:
         """Record an answer that was given again: no upstream was asked, it took no tokens and cost nothing.
 
@@ -207,7 +211,7 @@ class CallLog:
         """
         self.check()
         number, asked = _number_of(request_id), fields.model or ""
-        names = self.names(caller, route, "", asked, "", path)
+        names = self.names(caller, route, "", asked, "", path, tags)
         wall_ns = self._wall_ns()
         call = self._writer.begin(number, 1, endpoint, fields.stream, wall_ns // 1000, names, (0, 0), 0, "", agent)
         self._writer.end(
@@ -222,14 +226,19 @@ class CallLog:
             prices="",
         )
 
-    def names(self, caller: Caller, route: str, upstream: str, asked: str, model: str, path: str) -> CallNames:
-        """Return the texts of a call. asked, model: that the client named, and that the upstream is asked for."""
-        kind = (caller.id, route, upstream, asked, model, path)
+    def names(
+        self, caller: Caller, route: str, upstream: str, asked: str, model: str, path: str, tags: str | None = None
+    ) -> CallNames:
+        """Return the texts of a call. asked, model: that the client named, and that the upstream is asked for.
+
+        tags: as one text; None: those of its key.
+        """
+        kind = (caller.id, route, upstream, asked, model, path, tags)
         found = self._named.get(kind)
         if found is None or found[0] is not caller:  # after a reload a caller may have other terms
             if len(self._named) >= MOST_NAMES:
                 self._named.clear()
-            found = self._named[kind] = caller, _names(caller, route, upstream, asked, model, path)
+            found = self._named[kind] = caller, _names(caller, route, upstream, asked, model, path, tags)
         return found[1]
 
     def times(self) -> tuple[int, int]:
@@ -257,6 +266,7 @@ class RequestCalls:
         "_prices",
         "_reservation",
         "_route",
+        "_tags",
         "_writer",
         "_written",
         "answering",
@@ -280,8 +290,10 @@ class RequestCalls:
         path: str,
         asked: AskedUnits | None = None,
         agent: int = 0,
+        tags: str | None = None,
     ) -> None:
         self._agent: Final = agent
+        self._tags: Final = tags
         self._asked: Final = asked
         self._reservation: Final = reservation
         self._log: Final = log
@@ -328,6 +340,7 @@ class RequestCalls:
     def _begin(self, attempt: AnsweringAttempt, upstream: str, model: str | None, n: int, caller: Caller) -> Begun:
         wall_ns, now_ns = self._log.times()
         asked = self._fields.model or ""
+        tags = None if n == _COPY else self._tags
         usage = self._guess(self._answer)
         cost_nano, label, _ = self._priced(upstream, model or asked, usage, wall_ns // 1000)
         call = self._writer.begin(
@@ -336,7 +349,7 @@ class RequestCalls:
             self.endpoint,
             self._fields.stream,
             wall_ns // 1000,
-            self._log.names(caller, self._route, upstream, asked, model or asked, self._path),
+            self._log.names(caller, self._route, upstream, asked, model or asked, self._path, tags),
             (usage.input, usage.output),
             cost_nano,
             label,
@@ -521,11 +534,12 @@ def _number_of(request_id: bytes) -> int:
     return int(request_id.rpartition(b"-")[2], 16)
 
 
-def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, path: str) -> CallNames:
+def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, path: str, tags: str | None) -> CallNames:
     """Return the texts of a call. Two keys of one name differ in the id; "": no key is asked for."""
     key = key_name(caller.id, caller.name, caller.account) if caller.id else ""
     terms = caller.terms
-    tags = TAG_SEPARATOR.join(terms.tags) if terms.tags else ""
+    if tags is None:
+        tags = TAG_SEPARATOR.join(terms.tags) if terms.tags else ""
     return CallNames(key, route, upstream, asked, model, terms.team, terms.user, tags, path)
 
 

@@ -478,7 +478,8 @@ class Exchange(AttemptHost):
         assert route is not None, "it has the cache"
         if calls is not None and plan.is_recorded:
             name = route.parts.entry.name
-            calls.record_again(self.id, plan.caller, plan.endpoint, name, self.fields, plan.family, plan.agent)
+            family, agent = plan.family, plan.agent
+            calls.record_again(self.id, plan.caller, plan.endpoint, name, self.fields, family, agent, self._tags())
         entry = found.entry
         own: Headers = [(b"x-velox-cache", b"hit; age=%d" % int(found.age_s))]
         if plan.terms.wants_cost:
@@ -1285,8 +1286,16 @@ class Exchange(AttemptHost):
             path=plan.family,
             asked=asked,
             agent=plan.agent,
+            tags=self._tags(),
         )
         return None
+
+    def _tags(self) -> str | None:
+        """Return the tags that its calls count under, as one text; None: those of its key."""
+        known = self.gateway.parts.request_tags
+        if known is None:
+            return None
+        return known.of(self.head, None if self.is_large else self.body, self.plan.caller.terms.tags, self.loop.time())
 
     def _hold(
         self,

@@ -3,6 +3,7 @@
 Each turn of an agent sends the whole conversation again. Where the last turn went, the provider has most of it in its
 cache, at a tenth of the price; elsewhere all of it is paid for. The agents name their session by themselves:
 
+    x-velox-session                      whoever says it to Velox
     x-claude-code-session-id             Claude Code (Anthropic's page for LLM gateways)
     session-id, session_id               Codex, pi (KarpelesLab/teamclaude#352, router-for-me/CLIProxyAPI#4452)
     x-session-affinity, x-opencode-session   opencode (Wei-Shaw/sub2api#1578, earendil-works/pi#9437)
@@ -31,8 +32,8 @@ from velox.heads import RequestHead
 __all__ = ["lifetime_s", "session_of"]
 
 _HEADERS: Final = (
-    *(b"x-claude-code-session-id", b"session-id", b"session_id", b"x-session-id", b"x-session-affinity"),
-    *(b"x-opencode-session", b"x-amp-thread-id", b"conversation_id"),
+    *(b"x-velox-session", b"x-claude-code-session-id", b"session-id", b"session_id", b"x-session-id"),
+    *(b"x-session-affinity", b"x-opencode-session", b"x-amp-thread-id", b"conversation_id"),
 )
 _MARKS: Final = (b'"prompt_cache_key"', b'"user_id"', b'"session_id"')
 _MOST_CHARS: Final = 512

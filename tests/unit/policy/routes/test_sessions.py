@@ -22,6 +22,7 @@ def asked(body: object = None, *headers: Header) -> str:
 @pytest.mark.parametrize(
     ("header", "body"),
     [
+        ((b"x-velox-session", UUID.encode()), {"prompt_cache_key": "another"}),
         ((b"x-claude-code-session-id", UUID.encode()), {}),
         ((b"session-id", UUID.encode()), {"prompt_cache_key": "another"}),
         ((b"session_id", UUID.encode()), None),
