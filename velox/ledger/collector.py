@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from velox.ledger.record import CallRow, NamePart, NameParts, Rest, read_row
+from velox.ledger.record import CallRow, NamePart, NameParts, Rest, process_of, read_row
 from velox.ledger.store import NOTHING, Batch, Store, StoreError, Sums
 from velox.shm.record_ring import RecordRing, RingError
 
@@ -96,6 +96,9 @@ class _RingReader:
         self.position = self._first(store)
         self._last_us = 0  # when the call began that was read last
         self._names: Final = NameParts(store.names(ring.name))
+        self._process: int | None = None  # whose call was read last
+        self._first_name = 0  # of those that were read since that call; 0: there was none
+        self._names_from = 0  # names of lower numbers are forgotten with this batch
         self._dropped = NOTHING
         # Records before this number that can't be read are given time since then.
         self._waits_before, self._waits_since_s = left or 0, -math.inf
@@ -131,6 +134,7 @@ class _RingReader:
         calls: list[CallRow] = []
         names: dict[int, str] = {}
         n_damaged = 0
+        self._names_from = 0
         begun_at: int | None = None  # where a name or a call begins of which only the first records were read
         rest: Rest | None = None
         for body in ring.read(number, MOST_OF_BATCH):
@@ -146,6 +150,7 @@ class _RingReader:
                     text = self._names.add(found)
                     if text is not None:
                         names[found.number] = text
+                        self._first_name = min(found.number, self._first_name or found.number)
                         begun_at = None
                     elif found.part == 0:
                         begun_at = number
@@ -155,6 +160,9 @@ class _RingReader:
                     begun_at = None
                     if found is not None:
                         calls.append(found)
+                        if found[2] != self._process:
+                            self._see_writer(found[2])
+                        self._first_name = 0
             rest = found if isinstance(found, Rest) else None
             number += 1
         # A reader after this one begins where the batch ends: it would have but the last records of what has begun. At
@@ -164,7 +172,20 @@ class _RingReader:
         dropped = _dropped(ring)
         if number == self.position and dropped == self._dropped:
             return None
-        return Batch(ring.name, number, calls, names, int(now_s), dropped, n_damaged)
+        return Batch(ring.name, number, calls, names, int(now_s), dropped, n_damaged, self._names_from)
+
+    def _see_writer(self, process: int) -> None:
+        """Take note that another process writes now: the names of the one before are forgotten.
+
+        It writes its own anew, before its first call. All calls that the one before had open were recorded when that
+        was reaped, unless the ring had no room: then they stay open, and their names are needed.
+        """
+        before, self._process = self._process, process
+        if before is None or not self._first_name:
+            return
+        if all(process_of(body) == process for body in self.ring.open_bodies()):
+            self._names_from = self._first_name
+            self._names.forget_before(self._first_name)
 
     @property
     def names(self) -> dict[int, str]:

@@ -44,6 +44,7 @@ __all__ = [
     "key_name",
     "name_bodies",
     "number_bytes",
+    "process_of",
     "read_body",
     "read_row",
     "recorded_key",
@@ -479,6 +480,12 @@ class NameParts:
             del self._texts[next(iter(self._texts))]
         return text
 
+    def forget_before(self, number: int) -> None:
+        """Forget the names of lower numbers: no record that is still to be read refers to them."""
+        for each in [known for known in self._texts if known < number]:
+            del self._texts[each]
+        self._found.clear()
+
     @property
     def texts(self) -> dict[int, str]:
         """All that are known, by number."""
@@ -545,6 +552,12 @@ def read_row(record: int, body: bytes, names: NameParts, rest: Rest | None) -> C
         _, attempt, n_units, process, number, *units = _REST_FORMAT.unpack(body)
         return Rest(process, number, attempt, tuple(_count(n) for n in units[:n_units]))
     return None
+
+
+def process_of(body: bytes) -> int:
+    """Return the process whose call a record is of."""
+    process: int = _READ_FORMAT.unpack(body)[2]
+    return process
 
 
 def _read_call(record: int, body: bytes, names: NameParts, rest: Rest | None) -> CallRow:

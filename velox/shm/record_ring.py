@@ -217,6 +217,13 @@ class RecordRing:
 
     # -- the reader -----------------------------------------------------------------------------
 
+    def open_bodies(self) -> list[bytes]:
+        """Return the records of calls that are open now. One that is just being written may be read in part."""
+        memory = self._memory
+        first_bytes = memory[_PAGE:_RING_AT:RECORD_BYTES]
+        starts = [_PAGE + place * RECORD_BYTES for place, byte in enumerate(first_bytes) if byte]
+        return [memory[at : at + BODY_BYTES] for at in starts]
+
     @property
     def head(self) -> int:
         """The number that the next record gets."""

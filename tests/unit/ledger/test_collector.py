@@ -510,6 +510,57 @@ def test_names_are_known_after_a_restart(tmp_path: Path) -> None:
     assert kept(tmp_path) == [made_call(1), made_call(2)]
 
 
+def test_names_of_a_dead_writer_are_forgotten(tmp_path: Path) -> None:
+    """Each writer has its own: of writers that die again and again memory and files would be full."""
+    ring, store = RecordRing(tmp_path / "0.ring", 1000), store_of(tmp_path)
+    collector = Collector([ring], store, lambda: float(NOON_S))
+    calls = [made_call(n, process=n, model=f"model {n % 2}") for n in range(1, 6)]
+    n_names = []
+    for call in calls:
+        ring.recover()
+        writer = CallWriter(ring, call.process)
+        begin(writer, call)  # it dies with this call open
+        write(writer, call._replace(number=10))
+        collector.collect()
+        ((_, _, names),) = collector.names()
+        assert names == store.names(ring.name)
+        n_names.append(len(names))
+    ring.recover()
+    collector.collect()
+
+    assert n_names[0] > 0 and set(n_names[1:]) == {n_names[1]} and n_names[1] <= n_names[0]
+    found = list(store.calls(ALL))
+    assert [call for call in found if call.number == 10] == [call._replace(number=10) for call in calls]
+    killed = [call for call in found if call.number != 10]
+    assert [(call.key, call.model, call.reason) for call in killed] == [(NAMES.key, c.model, "killed") for c in calls]
+
+
+def test_names_of_a_call_that_found_no_room_are_kept(tmp_path: Path) -> None:
+    """Its writer died when the ring was full: its record comes behind those of the next one."""
+    path = tmp_path / "0.ring"
+    ring, store = RecordRing(path, 40), store_of(tmp_path)
+    collector = Collector([RecordRing(path, 40)], store, lambda: float(NOON_S))
+    ring.recover()
+    writer = CallWriter(ring, 1)
+    begin(writer, made_call(1, process=1, model="of the dead"))
+    while not writer.is_full:
+        write(writer, made_call(2, process=1))
+    assert ring.recover() == 0
+    collector.collect()
+    ring.begin()
+    write(CallWriter(ring, 2), made_call(3, process=2))
+    collector.collect()
+    assert ring.recover() == 1
+    collector.collect()
+    write(CallWriter(ring, 3), made_call(4, process=3))
+    collector.collect()
+
+    found = {call.number: call for call in store.calls(ALL)}
+    assert found[1].model == "of the dead" and found[1].key == NAMES.key
+    assert found[4] == made_call(4, process=3)
+    assert "of the dead" not in store.names(ring.name).values()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("n_within", [1, 4])
 def test_name_that_a_batch_would_cut_is_known_after_a_restart(tmp_path: Path, n_within: int) -> None:
