@@ -150,6 +150,21 @@ def test_content_is_in_no_span(collector: Collector) -> None:
     assert used == [7, 7, None, None]
 
 
+def test_what_clients_write_into_names_is_short_text(collector: Collector) -> None:
+    """A session of 8 KB, texts that are no Unicode, a script, a mark that turns the direction: the span arrives."""
+    with named("one") as sims, routed({"upstreams": [sims["one"]]}, **tracing(collector), traces_content="*") as velox:
+        said = b'[{"role":"user","content":"a\\ud800 \\u202e<script>"}]'
+        body = b'{"model":"<b>\\ud83d\\ude00","messages":%b,"max_tokens":3,"user":"\\udfff"}' % said
+        reply = velox.request("POST", "/v1/chat/completions", body, {"x-velox-session": "<s>" * 2700})
+        assert reply.status == 200
+        refused = velox.request("POST", "/v1/chat/completions", b'{"model":"%b","messages":[]}' % (b"x" * 100_000))
+        assert refused.status == 400
+        spans = collector.wait(lambda spans: len(spans) == 3)
+    (whole,) = [each for each in map(attributes_of, spans) if "session.id" in each]
+    assert whole["session.id"] == ("<s>" * 100)[:256] and whole["velox.request.model"] == "<b>\U0001f600"
+    assert "x" * 300 not in str(spans)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_content_of_a_route_is_exported_without_secrets(collector: Collector, stream: bool) -> None:
     """Of that route alone, on the span of the attempt that answered; the client gets its reply as ever."""
