@@ -331,6 +331,14 @@ def test_link_leads_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_path_shown_is_there(page: Path) -> None:
+    """A file of the repository that a page names without a link exists, too."""
+    shown = re.findall(r"`((?:velox|velox_migrate|velox_sim|tests|docs|deploy|bench)/[\w/.-]+\.\w+)`", page.read_text())
+
+    assert [path for path in shown if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_page_names_only_known_variables(page: Path) -> None:
     """A VELOX_ name in a page is a setting (or the demo's); one that ends with _ is a prefix."""
     known = {variable.name for variable in VARIABLES} | {"VELOX_"}
