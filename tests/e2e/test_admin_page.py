@@ -39,6 +39,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "VELOX_CONFIG": str(config),
         "MODEL_KEY": "sk-model-0123456789",
         "VELOX_RATE_LIMIT_RPM": "0",
+        "VELOX_LIMITS": '[{"per": "key", "rpm": 100000}]',
         "VELOX_LEDGER": str(folder / "ledger"),
         "VELOX_MANAGED_KEYS": "on",
         "VELOX_ADMIN_TOKEN": TOKEN,
@@ -128,6 +129,12 @@ def test_usage_is_saved_as_csv(seen: dict[str, Any]) -> None:
     """A line for each row, with all columns."""
     lines = seen["csv"].split("\r\n")
     assert lines[0].startswith('"key","calls"') and any("shop" in line for line in lines[1:])
+
+
+def test_limits_are_shown_with_what_they_decided(seen: dict[str, Any]) -> None:
+    """Each kind that has counted a request."""
+    assert [row[:2] for row in seen["limits"]] == [["key", "requests"]]
+    assert int(seen["limits"][0][2]) > 0 and seen["limits"][0][3:] == ["0", "0", "0"]
 
 
 def test_costs_by_program_are_shown_by_the_names_that_are_known(seen: dict[str, Any]) -> None:

@@ -151,6 +151,10 @@ try {
     await page.getByText("Processes: CPU").waitFor();
     seen.processes = await page.getByRole("region", { name: /Processes/ }).locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
     await walk(page, "light");
+    await page.goto(`${admin}/#/budgets`);
+    const limits = page.getByRole("region", { name: /What limits/ });
+    await limits.getByText("requests", { exact: true }).waitFor();
+    seen.limits = await limits.locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
 
     await page.goto(`${admin}/#/usage`);
     await page.locator("main select").first().selectOption("key");

@@ -1,9 +1,10 @@
-// Budgets: what is spent, held and left of each, the nearest to its end first.
+// Budgets: what is spent, held and left of each, the nearest to its end first; limits: what they have let wait and refused.
 
 import { html } from "../vendor/preact.js";
 import { all } from "../api.js";
 import { count, dollars, moment, percent } from "../format.js";
-import { Failure, Table, Tiles, useLoaded } from "../parts.js";
+import { grown, sum } from "../metrics.js";
+import { Failure, Table, Tiles, useFeed, useLoaded } from "../parts.js";
 
 const NEAR = 0.8;
 
@@ -33,7 +34,32 @@ const COLUMNS = [
     { name: "state", cell: (row) => (row.state === "known" ? "known" : html`<span class="bad">${row.state}</span>`) },
 ];
 
-export function Budgets() {
+const RECENT_S = 300;
+const DECISIONS = "velox_limit_decisions_total";
+
+// A row for each kind of limit that has decided of a request since the start.
+function Limits({ feed }) {
+    useFeed(feed);
+    if (!feed.now) return null;
+    const [now, before] = [feed.now.figures, feed.before(RECENT_S).figures];
+    const kinds = new Map((now.get(DECISIONS) ?? []).map(({ labels: { scope, unit } }) => [`${scope} ${unit}`, { scope, unit }]));
+    const total = (where, decision) => sum(now, DECISIONS, { ...where, decision });
+    const recent = (where, decision) => grown(total(where, decision), sum(before, DECISIONS, { ...where, decision }));
+    const used = [...kinds.values()].filter((where) => sum(now, DECISIONS, where) > 0);
+    const columns = [
+        { name: "limit per", cell: (where) => where.scope.replace("_", " and ") },
+        { name: "of", cell: (where) => where.unit },
+        ...["granted", "waited", "refused"].map((decision) => ({ name: `${decision}, 5 minutes`, number: true, cell: (where) => count(recent(where, decision)) })),
+        { name: "refused since the start", number: true, cell: (where) => count(total(where, "refused")) },
+    ];
+    return html`<h2>Limits</h2>
+        <${Table} caption="What limits of requests, tokens and concurrency decided; the access log has who was refused" columns=${columns} rows=${used}
+            rowKey=${(where) => `${where.scope} ${where.unit}`} isBad=${(where) => recent(where, "refused") > 0} empty="no limit has counted a request yet" />`;
+}
+
+export const Budgets = ({ feed }) => html`<${Spent} /><${Limits} feed=${feed} />`;
+
+function Spent() {
     const [rows, error, again] = useLoaded(() => all("/api/v1/budgets"), []);
     if (!rows) return error ? html`<${Failure} error=${error} />` : html`<p class="soft">Reading the budgets …</p>`;
     const sorted = [...rows].sort((one, other) => used(other) - used(one));
