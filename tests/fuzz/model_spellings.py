@@ -30,7 +30,7 @@ from velox.heads import RequestHead, WebSocketOffer
 from velox.policy.limits.estimate import Estimator
 from velox.protocol.heads.target import split_target
 from velox.protocol.json.body import BodyReader
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.protocol.websocket.messages import MessageError
 from velox.types import Caller, KeyTerms
 

@@ -1,4 +1,4 @@
-"""Work on megabytes in slices, so that no call holds the interpreter's lock for long.
+"""Long work in slices and steps, so that no call holds the interpreter's lock, or the event loop, for long.
 
 A call of C gives the lock back when it returns, and one that copies 50 MB returns after 5 to 20 ms: most of them are
 spent on getting memory. Between two slices other threads have their turn (gateway/cpu_work.py).
@@ -14,6 +14,7 @@ spent on getting memory. Between two slices other threads have their turn (gatew
     as_base64(), from_base64()
     contains()                  whether a text stands in another one
     let_go()                    a list is emptied
+    finished()                  all steps of a generator, where nothing else waits for a turn
 
 Knows: memory, UTF-8, escapes of JSON, base64. Does not know: what is done to a slice.
 """
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -33,6 +34,7 @@ __all__ = [
     "contains",
     "copied",
     "drained",
+    "finished",
     "from_base64",
     "is_ascii",
     "joined_text",
@@ -216,3 +218,13 @@ def _begins_escape(data: bytes | bytearray, begin: int, at: int) -> bool:
 
 def _is_surrogate(escape: bytes | bytearray, letters: bytes) -> bool:
     return escape[:3] in (rb"\ud", rb"\uD") and escape[3:4] in letters
+
+
+def finished(steps: Generator[None, None, _T]) -> _T:
+    """Take all steps of some work at once, where nothing waits for a turn; return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result

@@ -19,7 +19,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from velox.observe.oplog import crash_text
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.settings import Settings
 from velox.settings.live import LIVE
 from velox.shm.snapshot import SharedSnapshot

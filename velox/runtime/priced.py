@@ -17,7 +17,7 @@ from velox.policy.routes.model_rule import told_family
 from velox.prices.book import PriceBook, Seller
 from velox.prices.price import Band, Price
 from velox.prices.table import NEVER, Table, shipped_table
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.protocol.usage.tokens import token_usage, told_units
 from velox.settings import Settings
 

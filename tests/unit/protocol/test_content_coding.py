@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from velox.errors import Reason, VeloxError
 from velox.heads import Headers, RequestHead
 from velox.protocol.content_coding import coding_of, decoding, has_brotli, has_long_steps
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 
 MOST = 32 * 1024 * 1024
 

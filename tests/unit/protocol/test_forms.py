@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from velox.errors import Reason, VeloxError
 from velox.protocol.forms import adding_form_model, read_form, with_form_model, with_form_model_in_steps
 from velox.protocol.named_models import DoubtError, form_fields, form_models
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.types import FormFields
 
 TYPE = b"multipart/form-data; boundary=b0undary"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from velox.protocol.google_limits import with_google_limits
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.types import BodyFields
 
 

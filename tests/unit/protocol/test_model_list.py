@@ -20,7 +20,7 @@ from velox.protocol.model_list import (
     page_for,
     reading_models,
 )
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.types import Dialect
 
 VLLM = {

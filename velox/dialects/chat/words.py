@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.canonical.endings import settled
 from velox.dialects.canonical.model import (
     ApiError,
     ClientCall,
@@ -28,6 +27,7 @@ from velox.dialects.canonical.model import (
     StopReason,
     Thinking,
     Usage,
+    settled,
 )
 from velox.dialects.chat import wire
 from velox.dialects.chat.sources import NOTHING, citations_of, n_annotations
@@ -133,7 +133,7 @@ def _modalities(inputs: wire.PromptDetails, outputs: wire.CompletionDetails) -> 
 
 
 def stop_of(word: str, stop_reason: str | int | None, *, has_calls: bool) -> Stop | ApiError:
-    """Return what a finish reason says. has_calls: a tool is called (canonical/endings.py)."""
+    """Return what a finish reason says. has_calls: a tool is called (canonical/model.py)."""
     reason = _STOPS.get(word)
     if reason is None:
         kind = _FAILURES.get(word)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.endings import settled
 from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
@@ -22,6 +21,7 @@ from velox.dialects.canonical.model import (
     Thinking,
     ToolUse,
     Written,
+    settled,
 )
 from velox.dialects.converse.read_stream import ConverseStreamReader
 from velox.dialects.converse.wire import ANSWER, Content, Reasoning

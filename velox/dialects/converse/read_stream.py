@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.dialects.canonical.endings import settled
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     Close,
@@ -29,6 +28,7 @@ from velox.dialects.canonical.model import (
     Signature,
     Start,
     Used,
+    settled,
 )
 from velox.dialects.converse.frames import EventFrame, Frames
 from velox.dialects.converse.wire import BLOCK_DELTA, BLOCK_START, BLOCK_STOP, MESSAGE_STOP, METADATA

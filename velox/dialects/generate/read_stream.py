@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.dialects.canonical.endings import settled
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     ApiError,
@@ -35,6 +34,7 @@ from velox.dialects.canonical.model import (
     Stop,
     Usage,
     Used,
+    settled,
 )
 from velox.dialects.generate.json_items import JsonItems
 from velox.dialects.generate.partial_args import PartialArgs

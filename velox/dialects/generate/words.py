@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.canonical.dropped_fields import lost_media
-from velox.dialects.canonical.endings import settled
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     AnswerBlock,
@@ -35,6 +34,7 @@ from velox.dialects.canonical.model import (
     Thinking,
     ToolUse,
     Usage,
+    settled,
 )
 from velox.dialects.canonical.signatures import NOBODY, tagged_base64
 from velox.dialects.generate.wire import (

@@ -21,8 +21,7 @@ import msgspec
 from velox.dialects.json_text.parts import PART_BYTES, decode_parts
 from velox.protocol.json.blanks import without_long_blanks
 from velox.protocol.json.skim import LONG_BYTES, skim
-from velox.protocol.slices import SLICE_BYTES, concatenated, contains, copied, joined_text, json_cut
-from velox.protocol.steps import finished
+from velox.protocol.slices import SLICE_BYTES, concatenated, contains, copied, finished, joined_text, json_cut
 
 __all__ = ["decode_large"]
 

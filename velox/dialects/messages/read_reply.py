@@ -11,7 +11,6 @@ from typing import Final
 import msgspec
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.endings import settled
 from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
@@ -26,6 +25,7 @@ from velox.dialects.canonical.model import (
     ToolUse,
     Usage,
     Written,
+    settled,
 )
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.json_text.decoding import decoded_reply, reply_text

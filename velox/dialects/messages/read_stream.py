@@ -15,7 +15,6 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.endings import settled
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     Cite,
@@ -35,6 +34,7 @@ from velox.dialects.canonical.model import (
     Signature,
     Start,
     Used,
+    settled,
 )
 from velox.dialects.json_text.decoding import decoded_reply, reply_text
 from velox.dialects.json_text.surrogates import masked, unmasked

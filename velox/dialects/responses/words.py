@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.endings import settled
 from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
@@ -35,6 +34,7 @@ from velox.dialects.canonical.model import (
     Thinking,
     ToolUse,
     Usage,
+    settled,
 )
 from velox.dialects.canonical.signatures import tagged
 from velox.dialects.json_text.decoding import bill_in, decoded_request, is_given, object_in

@@ -46,7 +46,7 @@ from velox.protocol.named_objects import (
     query_ids,
 )
 from velox.protocol.reply_body import BodyReader, CodingError, label_of, plain_reply
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.protocol.websocket.handshake import head_bytes, payload_bytes
 from velox.shm.object_table import UNKNOWN, ObjectTable
 

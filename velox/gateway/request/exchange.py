@@ -79,7 +79,7 @@ from velox.protocol.heads.target import SERVER
 from velox.protocol.http1.request_head import METHODS
 from velox.protocol.json.edit import adding_model
 from velox.protocol.list_pages import PageWalk
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.protocol.usage.tokens import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields, Caller, Dialect, Endpoint, FormFields
 

@@ -46,7 +46,7 @@ from velox.net.tunnel import Asking, Tunnel
 from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
 from velox.policy.routes.entries import HeaderRules
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.protocol.websocket.handshake import HandshakeError, check_accepted
 from velox.types import BodyFields
 

@@ -27,7 +27,7 @@ from velox.protocol.json.blanks import blanks_end
 from velox.protocol.json.outline import Outline
 from velox.protocol.json.value_count import brackets_open
 from velox.protocol.json.value_end import ValueEnd
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.types import BodyFields
 
 __all__ = [

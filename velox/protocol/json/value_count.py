@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Final
 
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 
 __all__ = ["MOST_VALUES", "brackets_open", "has_over", "has_over_in_steps"]
 

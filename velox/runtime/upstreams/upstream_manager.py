@@ -35,7 +35,7 @@ from velox.policy.routes.entries import Hedge, KeyRef, ModelName, RouteEntry, Ta
 from velox.policy.routes.index import indexing
 from velox.policy.routes.match import RouteTable
 from velox.policy.routes.split import CanarySplit, MirrorGate
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.runtime.capacity import share
 from velox.runtime.upstreams.members import MemberMaker, keys_of
 from velox.settings import Settings

@@ -13,7 +13,7 @@ from velox.gateway.access.access import Access, check_model
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.protocol.heads.fields import only_pass
 from velox.protocol.named_models import parseable
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.protocol.websocket.messages import MessageError
 from velox.shm.object_table import ObjectMemory, ObjectTable
 from velox.types import ANYONE, Caller, KeyTerms

@@ -12,7 +12,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.access.access import Access
 from velox.gateway.auth import Authenticator
 from velox.heads import RequestHead
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.shm.object_table import UNKNOWN, ObjectMemory, ObjectTable
 from velox.types import BodyFields, Caller, KeyEntry
 

@@ -15,7 +15,7 @@ from velox.gateway.reply.filters import ReplyFilter
 from velox.heads import Header, ReplyHead, RequestHead
 from velox.policy.api.groups import Group
 from velox.policy.api.objects import CHAT, KINDS, ObjectKind
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.shm.object_table import ObjectMemory, ObjectTable
 from velox.types import BodyFields, Caller, KeyEntry, KeyTerms
 

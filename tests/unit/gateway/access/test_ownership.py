@@ -22,7 +22,7 @@ from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.json.body import LARGE_BYTES, BodyReader
 from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import looking_for_mentions, mentions_objects, named_ids
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.shm.object_table import UNKNOWN, ObjectMemory, ObjectTable
 from velox.types import BodyFields, Caller, KeyEntry, KeyTerms
 

@@ -12,7 +12,7 @@ from velox.heads import Header
 from velox.policy.routes.catalog import ModelCatalog, Offer
 from velox.policy.routes.entries import Match, RouteEntry, Target
 from velox.policy.routes.match import RouteTable, usable
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.settings import load
 
 UPSTREAMS = """

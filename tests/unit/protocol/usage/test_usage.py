@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from velox.errors import Reason, VeloxError
 from velox.protocol.json.body import LARGE_BYTES, BodyReader
 from velox.protocol.json.edit import ask_for_usage
-from velox.protocol.steps import finished
+from velox.protocol.slices import finished
 from velox.protocol.usage.reader import BodyUsage, StreamUsage
 from velox.types import BodyFields
 
