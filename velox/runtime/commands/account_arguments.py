@@ -22,10 +22,10 @@ _ABOUT: Final[Mapping[str, str]] = {
     "list": "list all of them, or some",
     "show": "print one",
     "update": "change the fields that are given",
-    "block": "have nothing of it be used",
-    "unblock": "have it be used again",
+    "block": "refuse all requests with it",
+    "unblock": "accept requests with it again",
     "rotate": "give a key a new secret",
-    "delete": "take it away",
+    "delete": "delete it",
 }
 _TIME: Final = re.compile(r"(-?[0-9]{1,9})([smhd]?)")
 _UNITS: Final[Mapping[str, int]] = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
