@@ -97,10 +97,9 @@ RECORDED: Final = (
 # What each step of a real deployment costs, side by side. They, too, are counted only by their whole names.
 ALL_ON: Final = tuple(Kind(f"all on: {step}", "http1", "http1", stream=False, units=160, all_on=step) for step in STEPS)
 
-# What it costs to tell of requests, side by side; these, too. There are more where one in a hundred is traced.
+# What it costs to tell of requests, side by side; these, too.
 TELLING: Final = tuple(
-    Kind(f"told: {what}", "http1", "http1", False, 1600 if what == "traces: 1 %" else 160, tells=what)
-    for what in OBSERVED
+    Kind(f"told: {what}", "http1", "http1", stream=False, units=160, tells=what) for what in OBSERVED
 )
 
 

@@ -150,8 +150,10 @@ def test_steps_table_says_what_each_adds() -> None:
 
 def test_telling_table_stands_against_nothing_told() -> None:
     counts = {kind.name: 1000.0 + n for n, kind in enumerate(TELLING)}
+    counts["told: traces: 100 %"] = 2005.0
     rows = telling_table(counts).splitlines()[2:]
     assert rows[0] == "| metrics alone | 1,000 | +0 | +0.0% |" and rows[5] == "| traces: 0 % | 1,005 | +5 | +0.5% |"
+    assert rows[6:8] == ["| traces: 1 % | 1,015 | +15 | +1.5% |", "| traces: 100 % | 2,005 | +1,005 | +100.5% |"]
     assert [kind.name for kind in chosen([TELLING[0].name])] == ["told: metrics alone"] and chosen([]) == KINDS
 
 
@@ -168,7 +170,7 @@ def test_each_row_tells_what_it_says(what: Observed) -> None:
     assert (settings.server_timing == "all") is ("timing of each" in what or "of all" in what)
     if traces is not None:
         sampled = 0.0 if traces.sampler == "always_off" else traces.ratio
-        assert sampled == {"traces: 0 %": 0.0, "traces: 1 %": 0.01}.get(what, 1.0)
+        assert sampled == (0.0 if what == "traces: 0 %" else 1.0)
 
 
 @pytest.mark.parametrize("step", STEPS)
