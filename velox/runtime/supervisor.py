@@ -729,7 +729,9 @@ class Supervisor:
     def _other_ended(self, ended: Ended) -> None:
         """See whether the version that serves has ended, of which this process is the parent."""
         if self._anchor is not None and self._anchor.is_first and ended.pid == self._anchor.pid:
-            self._logger.error("the version that serves has ended (%(exit)s): so does this one", {"exit": ended.how})
+            self._logger.error(
+                "the serving version has ended (%(exit)s): its parent process ends, too", {"exit": ended.how}
+            )
             code = os.waitstatus_to_exitcode(ended.status)
             self._successor_code = code if code >= 0 else 1
             self._n_stops = max(self._n_stops, 1)
@@ -739,7 +741,7 @@ class Supervisor:
         had_gone, was_alone, was_gone = predecessor.has_gone, predecessor.is_alone, predecessor.is_gone
         if not predecessor.look(now_s, self._reclaim):
             if not self._n_stops:
-                self._logger.error("the version before has given this one up: it ends")
+                self._logger.error("upgrade failed: the running version has given this one up; it ends")
             self._n_stops = max(self._n_stops, 1)
             return
         if predecessor.has_gone and not had_gone and not self._n_stops:
@@ -873,7 +875,7 @@ class Supervisor:
         if self._admin is not None:
             self._admin.close()
         if self._upgrade.is_done and not self._n_stops:
-            self._logger.info("velox %(version)s has ended what it had begun", {"version": VERSION})
+            self._logger.info("upgrade: velox %(version)s has finished its running requests", {"version": VERSION})
         else:
             self._logger.info("shutdown complete: drained")
 

@@ -481,7 +481,9 @@ class Worker:
             opened = open_log(path)
         except OSError as exc:
             fields = {"file": path, "error": exc.strerror}
-            self._logger.error("%(file)s can't be opened anew: %(error)s; the one before is written on", fields)
+            self._logger.error(
+                "log rotation: %(file)s can't be opened: %(error)s; lines go on into the file that is open", fields
+            )
             return
         self._log.move_to(opened)
         os.close(self._log_at)

@@ -95,7 +95,7 @@ class KeyFollower:
                     self._loop.call_later(_PAUSE_S, self._step)
                     return
         except LostChangesError:
-            self._logger.error("changes of client keys were missed: this worker is replaced")
+            self._logger.error("this worker missed changes of client keys, and is replaced")
             self._on_lost()
             return
         self._revoked.clear()
