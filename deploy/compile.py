@@ -62,10 +62,14 @@ _MODULES: Final = (
     "protocol/http2/ngh2_engine",
     "protocol/http2/response_head",
     "protocol/sse",
+    # What a reply tells of its tokens.
+    "protocol/usage/tokens",
+    "protocol/usage/reader",
     # What each request asks before it is forwarded: queue, limits, health.
     "policy/health/breaker",
     "policy/queue/concurrency",
     "policy/limits/estimate",
+    "policy/limits/output_guess",
     "policy/queue/fair_queue",
     "policy/health/group",
     "policy/health/keys",
@@ -80,6 +84,7 @@ _MODULES: Final = (
     "shm/quota_table",
     "shm/quotas",
     "shm/record_ring",
+    "shm/budget_table",
     "shm/upstream_table",
     "observe/metrics",
     # The record of a call; record is also what the ledger's process reads it by.
@@ -92,6 +97,7 @@ _MODULES: Final = (
     "gateway/reply/filters",
     "gateway/translation/forward",
     "gateway/limits/reservation",
+    "gateway/limits/budgets",
     "gateway/cluster/group",
     "gateway/front/intake",
     "gateway/limits/calls",

@@ -12,8 +12,8 @@ A reply may hold other objects of that name: a tool's schema that is echoed, a p
 sends comes back in it: its metadata, its name for the user. So the place decides, never a text that looks right, and a
 parser says what stands there: of equal names the last one counts, and escapes in a name are read.
 
-    1. A body of up to 128 KiB is kept, and parsed at its end. simdjson makes no objects of what is not asked for, so
-       this takes less time than to search the bytes for a name.
+    1. A body of up to 128 KiB is kept, and parsed at its end; one over 2 KiB by simdjson, which makes no objects of
+       what is not asked for. Both take less time than to search the bytes for a name.
     2. A longer one is read as it comes, for its outline (json/outline.py), which is parsed at the end.
     3. Of a stream only events that have the name are parsed. One over 64 KiB is read for its outline, too.
 
@@ -78,9 +78,13 @@ _CHOICES: Final = "choices"
 # Of an answer that only begins.
 _BEGUN: Final = "message"
 _ANSWER: Final = "output_tokens"
+_READ: Final = "cache_read_input_tokens"
+_WRITTEN: Final = "cache_creation_input_tokens"
 # A longer body is read as it comes.
 _BODY_BYTES: Final = 128 * 1024
-# As well an event.
+# Up to this size objects of all that stands in it take less time than to ask for each member.
+_SMALL_BYTES: Final = 2 * 1024
+# An event as well.
 _EVENT_BYTES: Final = 64 * 1024
 # So much of a stream's begin is kept, for a tier or model that stands in no event with a usage.
 _BEGIN_BYTES: Final = 4 * 1024
@@ -110,10 +114,11 @@ class _Counts:
     Field by field, because Anthropic reports the prompt at the beginning of a stream and the answer at its end.
     """
 
-    __slots__ = ("_first", "_last", "_model", "_tier", "_tools", "_units", "input", "output")
+    __slots__ = ("_first", "_kinds", "_last", "_model", "_tier", "_tools", "_units", "input", "output")
 
     def __init__(self) -> None:
         self._units: Units | None = None
+        self._kinds: TokenUsage | None = None  # of the last usage, with the tier and the model that are known
         self.input: int | None = None
         self.output: int | None = None
         self._first: dict[str, object] | None = None
@@ -133,6 +138,7 @@ class _Counts:
             self._tier = tier
         if self._model is None:
             self._model = model
+        self._kinds = None
 
     def kinds(self) -> TokenUsage:
         """Return all kinds of tokens, by the first usage and the last one: each counts all so far."""
@@ -140,7 +146,9 @@ class _Counts:
             if self._units is None:
                 return TokenUsage()
             self._first = self._last = {}
-        last = token_usage(self._last, self._tier, self._model)
+        last = self._kinds
+        if last is None:
+            last = token_usage(self._last, self._tier, self._model)
         if self._units is not None:
             last = last._replace(units=self._units)
         if self._tools is not None:
@@ -167,14 +175,20 @@ class _Counts:
         elif "total_tokens" in usage:
             usage = with_all_of_prompt(usage)
         self._last = usage
-        if self._first is None:
-            self._first = usage
         if tier is not None:
             self._tier = tier
         if model is not None:
             self._model = model
         if tools is not None:
             self._tools = tools
+        self._kinds = None
+        if self._first is None:
+            self._first = usage
+            if "total_tokens" not in usage or not (_READ in usage or _WRITTEN in usage):
+                # The only usage of most replies: its kinds have the prompt and the answer.
+                self._kinds = found = token_usage(usage, self._tier, self._model)
+                self.input, self.output = found.input, found.output
+                return
         if "promptTokenCount" in usage or "candidatesTokenCount" in usage or "thoughtsTokenCount" in usage:
             self._take_google(usage)
             return
@@ -184,8 +198,8 @@ class _Counts:
             if given is not None:  # Anthropic counts what it had in its cache beside the rest
                 # Some repeat the prompt at the end of a stream, and its cache not.
                 told = usage if self._first is usage or not given else {**self._first, **_told(usage)}
-                given += count_of(told, "cache_creation_input_tokens") or 0
-                given += count_of(told, "cache_read_input_tokens") or 0
+                given += count_of(told, _WRITTEN) or 0
+                given += count_of(told, _READ) or 0
         made = count_of(usage, "completion_tokens")
         if made is None:
             made = count_of(usage, "output_tokens")
@@ -220,13 +234,18 @@ def _told(usage: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in usage.items() if value is not None}
 
 
-class _Told(NamedTuple):
-    """What one document tells: its usage, and the tier and the model that stand beside it."""
+class _Told:
+    """What one document tells: its usage, and the tier, the model and the tools that stand beside it."""
 
-    usage: dict[str, object] | None = None
-    tier: object = None
-    model: object = None
-    tools: object = None
+    __slots__ = ("model", "tier", "tools", "usage")
+
+    def __init__(
+        self, usage: dict[str, object] | None = None, tier: object = None, model: object = None, tools: object = None
+    ) -> None:
+        self.usage: Final = usage
+        self.tier: Final = tier
+        self.model: Final = model
+        self.tools: Final = tools
 
 
 _NOTHING: Final = _Told()
@@ -340,28 +359,59 @@ def _members(text: bytes | bytearray, key: bytes, *, is_event: bool = False) -> 
 
     Of an event there are its type, too, the objects that may hold its usage, and its last choice.
     """
+    names = _names(key)
+    n_searches = 0
     try:
-        found = simdjson.Parser().parse(text)
-        # Compared by type: isinstance with it asks an abstract base class, and takes longer than the parse.
-        if type(found) is not simdjson.Object:
-            return {}
-        names = _names(key)
-        n_searches = 0
-        if text.find(_SEARCHED[key]) >= 0:
-            n_searches = (_google_searches if key == GOOGLE_KEY else _openai_searches)(found.as_dict())
-        if not is_event:
-            return _with_searches(_plain(found, names), n_searches)
-        members = _plain(found, (*names, _TYPE, *_HOLDER_NAMES, _CHOICES), names)
+        if len(text) <= _SMALL_BYTES:
+            whole = orjson.loads(text)
+            if type(whole) is not dict:
+                return {}
+            if text.find(_SEARCHED[key]) >= 0:
+                n_searches = (_google_searches if key == GOOGLE_KEY else _openai_searches)(whole)
+            members = _event_of(whole, names) if is_event else _some(whole, names)
+        else:
+            found = simdjson.Parser().parse(text)
+            # Compared by type: isinstance with it asks an abstract base class, and takes longer than the parse.
+            if type(found) is not simdjson.Object:
+                return {}
+            if text.find(_SEARCHED[key]) >= 0:
+                n_searches = (_google_searches if key == GOOGLE_KEY else _openai_searches)(found.as_dict())
+            if is_event:
+                members = _plain(found, (*names, _TYPE, *_HOLDER_NAMES, _CHOICES), names)
+            else:
+                members = _plain(found, names)
     # ValueError: equal names, not strict JSON, or not UTF-8. RuntimeError: too deep, or a number of over 64 bits.
     except (ValueError, RuntimeError):
         outline = _outline(key, is_event=is_event)
         outline.feed(bytes(text))
         return _outlined(outline)
-    held = members.get(_RESPONSE)
+    if not n_searches:
+        return members
+    held = members.get(_RESPONSE) if is_event else None
     if isinstance(held, dict):
         members[_RESPONSE] = _with_searches(held, n_searches)
         return members
     return _with_searches(members, n_searches)
+
+
+def _some(found: dict[str, object], names: tuple[str, ...]) -> dict[str, object]:
+    """Return the members of these names."""
+    return {name: found[name] for name in names if name in found}
+
+
+def _event_of(found: dict[str, object], names: tuple[str, ...]) -> dict[str, object]:
+    """Return these members of an event, its type, and in the same way the objects that may hold its usage."""
+    members = _some(found, names)
+    if _TYPE in found:
+        members[_TYPE] = found[_TYPE]
+    for name in _HOLDER_NAMES:
+        if name in found:
+            held = found[name]
+            members[name] = _some(held, names) if isinstance(held, dict) else held
+    choices = found.get(_CHOICES)
+    if isinstance(choices, list) and choices and isinstance(choices[-1], dict):
+        members[_CHOICES] = _some(choices[-1], names)  # Moonshot puts the usage of a stream there
+    return members
 
 
 def _with_searches(members: dict[str, object], n: int) -> dict[str, object]:
@@ -457,12 +507,13 @@ def _of_event(members: dict[str, object], key: bytes) -> _Told:
         return told
     held = _beside(inside, key)
     if holder is None:
-        return told._replace(usage=held.usage)
+        return _Told(held.usage, told.tier, told.model, told.tools)
     if holder != _BEGUN or held.usage is None:
         return held
     # Anthropic's beginning has a first token or none of the answer: where the end does not come, that is not how long
     # it was.
-    return held._replace(usage={name: value for name, value in held.usage.items() if name != _ANSWER})
+    usage = {name: value for name, value in held.usage.items() if name != _ANSWER}
+    return _Told(usage, held.tier, held.model, held.tools)
 
 
 class StreamUsage:
