@@ -152,6 +152,7 @@ _INHERITED: Final = (
     "policy/health/keys:Keys",
     "policy/health/member:MemberHealth",
     "protocol/http1/response:ResponseDecoder",
+    "shm/budget_table:BudgetMemory",
     "shm/budget_table:BudgetTable",
     "shm/budget_table:SharedBudget",
     "shm/quota_table:QuotaMemory",

@@ -144,7 +144,7 @@ def demo_key(settings: Settings) -> str | None:
     """Return the key that the demo presents; None where clients must have one, and none is known."""
     given = [key.strip() for key in os.environ.get("VELOX_API_KEYS", "").split(",")]
     usable = [key for key in (os.environ.get("VELOX_DEMO_KEY", ""), *given) if key and not key.startswith("sha256:")]
-    return usable[0] if usable else None if settings.asks_for_keys else "none-needed"
+    return usable[0] if usable else None if settings.requires_keys else "none-needed"
 
 
 def stream_answer(settings: Settings, key: str, *, is_sim: bool) -> None:
@@ -179,7 +179,7 @@ def stream_answer(settings: Settings, key: str, *, is_sim: bool) -> None:
 def next_steps(settings: Settings, *, is_sim: bool) -> str:
     """Return what a person may try now, each a line to type or to paste."""
     model = "velox-sim" if is_sim else "MODEL"
-    key = " -H 'authorization: Bearer YOUR_KEY'" if settings.asks_for_keys else ""
+    key = " -H 'authorization: Bearer YOUR_KEY'" if settings.requires_keys else ""
     body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     return (
         "\nNext:\n"

@@ -98,7 +98,8 @@ class _RingReader:
         self._names: Final = NameParts(store.names(ring.name))
         self._process: int | None = None  # whose call was read last
         self._first_name = 0  # of those that were read since that call; 0: there was none
-        self._names_from = 0  # names of lower numbers are forgotten with this batch
+        # Once the records before the second number are read, no other refers to a name of a number below the first.
+        self._forgets: tuple[int, int] | None = None
         self._dropped = NOTHING
         # Records before this number that can't be read are given time since then.
         self._waits_before, self._waits_since_s = left or 0, -math.inf
@@ -134,7 +135,6 @@ class _RingReader:
         calls: list[CallRow] = []
         names: dict[int, str] = {}
         n_damaged = 0
-        self._names_from = 0
         begun_at: int | None = None  # where a name or a call begins of which only the first records were read
         rest: Rest | None = None
         for body in ring.read(number, MOST_OF_BATCH):
@@ -169,23 +169,26 @@ class _RingReader:
         # the end of the ring they may never come, for a writer can be killed between them.
         if begun_at is not None and (number < ring.head or not self._is_damaged(begun_at, now_s)):
             number = begun_at
+        if self._forgets is not None and number >= self._forgets[1]:
+            self._names.forget_before(self._forgets[0])
+            self._forgets = None
         dropped = _dropped(ring)
         if number == self.position and dropped == self._dropped:
             return None
-        return Batch(ring.name, number, calls, names, int(now_s), dropped, n_damaged, self._names_from)
+        return Batch(ring.name, number, calls, names, int(now_s), dropped, n_damaged)
 
     def _see_writer(self, process: int) -> None:
-        """Take note that another process writes now: the names of the one before are forgotten.
+        """Take note that another process writes now: the names of the one before can soon be forgotten.
 
         It writes its own anew, before its first call. All calls that the one before had open were recorded when that
-        was reaped, unless the ring had no room: then they stay open, and their names are needed.
+        was reaped, unless the ring had no room: then they stay open, and their names are needed. The store keeps the
+        names: its files of days may lose what they had, and then records are read again.
         """
         before, self._process = self._process, process
         if before is None or not self._first_name:
             return
         if all(process_of(body) == process for body in self.ring.open_bodies()):
-            self._names_from = self._first_name
-            self._names.forget_before(self._first_name)
+            self._forgets = self._first_name, self.ring.head
 
     @property
     def names(self) -> dict[int, str]:

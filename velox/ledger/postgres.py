@@ -276,10 +276,8 @@ class PostgresStore:
         if batch.names:
             names = [(self._gateway, batch.ring, number, safe_text(text)) for number, text in batch.names.items()]
             transaction.execute_many(_ADD_NAME, names)
-        first = max(batch.names_from, max(batch.names, default=0) + 1 - KEPT_NAMES)
-        if first > 0:
-            sql = "DELETE FROM velox_name WHERE gateway = $1 AND ring = $2 AND number < $3"
-            transaction.execute(sql, self._gateway, batch.ring, first)
+            sql = "DELETE FROM velox_name WHERE gateway = $1 AND ring = $2 AND number <= $3"
+            transaction.execute(sql, self._gateway, batch.ring, max(batch.names) - KEPT_NAMES)
         values = (max(position, batch.end), damaged + batch.n_damaged, sums_text(batch.dropped))
         transaction.execute(_SET_POSITION, self._gateway, batch.ring, *values)
 

@@ -435,9 +435,8 @@ class SqliteStore:
             if batch.names:
                 names = [(batch.ring, number, text) for number, text in batch.names.items()]
                 sums.executemany("INSERT OR REPLACE INTO name VALUES (?, ?, ?)", names)
-            first = max(batch.names_from, max(batch.names, default=0) + 1 - KEPT_NAMES)
-            if first > 0:
-                sums.execute("DELETE FROM name WHERE ring = ? AND number < ?", (batch.ring, first))
+                oldest = max(batch.names) - KEPT_NAMES
+                sums.execute("DELETE FROM name WHERE ring = ? AND number <= ?", (batch.ring, oldest))
             values = (batch.ring, max(position, batch.end), damaged + batch.n_damaged, sums_text(batch.dropped))
             sums.execute("INSERT OR REPLACE INTO ring VALUES (?, ?, ?, ?)", values)
             written = (

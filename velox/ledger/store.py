@@ -63,7 +63,7 @@ class Batch:
 
     end: the number after the last one. calls: in the order of their records. names: texts that came with them, by
     number. time_s: Unix time at which they were read. dropped: sums over all that the ring ever had no room for.
-    n_damaged: records between that can't be read. names_from: no later record refers to a name of a lower number.
+    n_damaged: records between that can't be read.
     """
 
     ring: str
@@ -73,7 +73,6 @@ class Batch:
     time_s: int
     dropped: Sums = NOTHING
     n_damaged: int = 0
-    names_from: int = 0
 
 
 class Carried(NamedTuple):

@@ -90,7 +90,7 @@ class Meter(ReplyFilter):
     def feed(self, data: bytes, end: bool) -> bytes:
         """Read what came of the body."""
         self._has_ended = end
-        if data and self._reader is not None:
+        if data and self.reads_body:  # else there is no reader
             text = data if self._body is None else self._decoded(self._body, data, end)
             if self._begun is not None:
                 if text.startswith(b"{") and not self._begun and isinstance(self._reader, BodyUsage):

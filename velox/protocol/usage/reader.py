@@ -360,38 +360,38 @@ def _members(text: bytes | bytearray, key: bytes, *, is_event: bool = False) -> 
     Of an event there are its type, too, the objects that may hold its usage, and its last choice.
     """
     names = _names(key)
-    n_searches = 0
-    try:
-        if len(text) <= _SMALL_BYTES:
+    if len(text) <= _SMALL_BYTES:
+        try:
             whole = orjson.loads(text)
+        except ValueError:
+            pass  # what it refuses may still be read, as behind a byte order mark
+        else:
             if type(whole) is not dict:
                 return {}
-            if text.find(_SEARCHED[key]) >= 0:
-                n_searches = (_google_searches if key == GOOGLE_KEY else _openai_searches)(whole)
             members = _event_of(whole, names) if is_event else _some(whole, names)
-        else:
-            found = simdjson.Parser().parse(text)
-            # Compared by type: isinstance with it asks an abstract base class, and takes longer than the parse.
-            if type(found) is not simdjson.Object:
-                return {}
-            if text.find(_SEARCHED[key]) >= 0:
-                n_searches = (_google_searches if key == GOOGLE_KEY else _openai_searches)(found.as_dict())
-            if is_event:
-                members = _plain(found, (*names, _TYPE, *_HOLDER_NAMES, _CHOICES), names)
-            else:
-                members = _plain(found, names)
+            return _searched(members, whole, key) if text.find(_SEARCHED[key]) >= 0 else members
+    try:
+        found = simdjson.Parser().parse(text)
+        # Compared by type: isinstance with it asks an abstract base class, and takes longer than the parse.
+        if type(found) is not simdjson.Object:
+            return {}
+        members = _plain(found, (*names, _TYPE, *_HOLDER_NAMES, _CHOICES), names) if is_event else _plain(found, names)
+        return _searched(members, found.as_dict(), key) if text.find(_SEARCHED[key]) >= 0 else members
     # ValueError: equal names, not strict JSON, or not UTF-8. RuntimeError: too deep, or a number of over 64 bits.
     except (ValueError, RuntimeError):
         outline = _outline(key, is_event=is_event)
         outline.feed(bytes(text))
         return _outlined(outline)
-    if not n_searches:
-        return members
-    held = members.get(_RESPONSE) if is_event else None
+
+
+def _searched(members: dict[str, object], whole: Mapping[str, object], key: bytes) -> dict[str, object]:
+    """Return members with the searches of their document: beside its usage, or in the response that an event has."""
+    n = (_google_searches if key == GOOGLE_KEY else _openai_searches)(whole)
+    held = members.get(_RESPONSE)
     if isinstance(held, dict):
-        members[_RESPONSE] = _with_searches(held, n_searches)
+        members[_RESPONSE] = _with_searches(held, n)
         return members
-    return _with_searches(members, n_searches)
+    return _with_searches(members, n)
 
 
 def _some(found: dict[str, object], names: tuple[str, ...]) -> dict[str, object]:

@@ -202,7 +202,7 @@ def test_none_of_a_thousand_follow_ups_goes_astray(n_names: int, balance: str) -
     world = played(test, n_names=n_names, balance=balance)
 
     assert found[0] >= 1000 and world.wrong == []
-    assert len(world.asked) == 4 and min(world.asked.values()) > 20, "all keys of both are used"
+    assert len(world.asked) == 4, "all keys of both are used"
 
 
 def test_what_belongs_together_is_kept_together() -> None:
