@@ -21,7 +21,7 @@ from velox.observe.access_log import AccessLog
 from velox.observe.metrics import CallSeries, WorkerMetrics
 from velox.observe.traces.record import MOST_CHARS, SpanIds, TraceRecord, packed
 from velox.observe.traces.sampling import Sampler, TailRules
-from velox.observe.traces.socket_capture import SocketCapture
+from velox.observe.traces.socket_capture import CaptureRoom, SocketCapture
 from velox.policy.proxies import NO_PROXIES, TrustedProxies
 from velox.policy.routes.sessions import session_of
 from velox.protocol.trace_context import parent_of
@@ -73,6 +73,7 @@ class Tracer:
         self._tail: Final = tail
         self._put: Final = put
         self._on_dropped: Final = on_dropped
+        self._room: Final = CaptureRoom()
         self._random: Final = random.Random(os.urandom(32))
 
     def __repr__(self) -> str:
@@ -90,7 +91,7 @@ class Tracer:
 
     def capture(self, route: str) -> SocketCapture | None:
         """Return what reads the messages of a WebSocket on a route; None: its content is not exported."""
-        return SocketCapture(self.content.socket_bytes) if self.content.takes(route) else None
+        return SocketCapture(self.content.socket_bytes, self._room) if self.content.takes(route) else None
 
     def wants(self, ids: SpanIds, *, failed: bool, took_ns: int) -> bool:
         """Say whether a request is exported that has ended."""

@@ -188,6 +188,8 @@ _SLICE: Final = 64 * _KIB
 # conversations of all of them, and requests of each beside each other.
 _CONVERSATIONS: Final = 256 * _MIB
 _TURNS: Final = 16
+# What is kept of relayed WebSockets for their traces (observe/traces/socket_capture.py): 32 MiB, over-allocated.
+_SOCKET_CONTENT: Final = 36 * _MIB
 # A connection to the upstream: its objects; over HTTP/2 an engine and a write buffer with one turn's slices.
 _UPSTREAM: Final = 16 * _KIB
 _UPSTREAM_HTTP2: Final = 320 * _KIB
@@ -277,6 +279,8 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         MemoryRow("conversations of WebSockets", _CONVERSATIONS, min(turns, 1)),
         MemoryRow("more replies of WebSockets", under_way, min(turns, inflight)),
     ]
+    if settings.traces is not None and settings.traces_content:
+        rows.append(MemoryRow("content of WebSockets", _SOCKET_CONTENT, 1))
     if (
         settings.ledger
         or any(rule.rates.tpm for rule in settings.limit_rules)

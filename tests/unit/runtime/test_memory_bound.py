@@ -120,6 +120,13 @@ def test_bodies_with_another_model_count(tmp_path: Path) -> None:
     assert [bound - bounds[0] for bound in bounds] == [0, body, body, 2 * body]
 
 
+def test_content_of_websockets_counts_where_it_is_exported() -> None:
+    """With an endpoint for traces, that is."""
+    content = {"VELOX_TRACES_CONTENT": "*"}
+    traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
+    assert bound(**content, **traces) - bound(**traces) == 36 * MIB and bound(**content) == bound()
+
+
 def test_copies_for_a_mirror_count(tmp_path: Path) -> None:
     """Where there is one."""
     file = tmp_path / "velox.yaml"

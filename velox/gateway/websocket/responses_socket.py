@@ -273,11 +273,11 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._update_reading()
 
     def resume_reading(self) -> None:
-        """See RoomOwner."""
+        """See PausedConnection."""
         self._settle()
 
     def message_refused(self) -> None:
-        """See RoomOwner."""
+        """See PausedConnection."""
         self.close(TRY_LATER, "no memory for this message came free in time")
 
     # -- what the client sends ----------------------------------------------------------------------

@@ -114,6 +114,9 @@ class TunnelExchange(Exchange):
 
     def _end(self, error: VeloxError | None) -> None:
         super()._end(error)
+        reply = self.reply
+        if isinstance(reply, TunnelReply) and reply.capture is not None:
+            reply.capture.end()
         parts = self.gateway.parts
         parts.tunnels.give(self)
         parts.recorder.tunnels(parts.tunnels.n_open, parts.tunnels.moved())
@@ -220,8 +223,6 @@ class TunnelReply(Reply):
                 tunnels = self._tunnels
                 gate = self._guard.gate(tunnels.limits.body_bytes)
                 tunnel.guard(gate, self._guard.watch(self._place()), tunnels.bodies, self._learn)
-            if self.capture is not None:
-                tunnel.tap(self.capture.up, self.capture.down)
             tunnel.upstream.take(transport, rest)
             self._client.switch(headers, tunnel.client)
         except (HandshakeError, ValueError) as exc:  # ValueError: a field with CR, LF or NUL
@@ -231,6 +232,9 @@ class TunnelReply(Reply):
             self.on_failure(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message))
             return
         self.tunnel = tunnel
+        if self.capture is not None:
+            self.capture.begin()
+            tunnel.tap(self.capture.up, self.capture.down)
         self._tunnels.opened(tunnel)
         self.first_byte_ns = time.monotonic_ns()
         self.started = True

@@ -42,7 +42,7 @@ class AttemptRecord(msgspec.Struct, array_like=True):
 class ContentRecord(msgspec.Struct, array_like=True):
     """What was asked and answered, as it came, each up to a bound. is_stream: of events. is_cut: an end is missing.
 
-    is_socket: both are lists of a WebSocket's messages.
+    is_socket: both are lists of a WebSocket's messages, in MessagePack; is_cut: some are left out.
     """
 
     asked: bytes

@@ -1,6 +1,7 @@
 """What was said over a WebSocket of the realtime or the Responses API, as a request and a reply: for content.py.
 
-Knows: in which events the items of a conversation stand. Does not know: how they become attributes, or redaction.
+Knows: in which events the items of a conversation stand. Does not know: how they become attributes, or redaction. Each
+event is read by itself: one that can't be read is left out, and the span says that something is.
 
     session.update, response.create    instructions; items, or a text
     conversation.item.create           an item
@@ -16,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from velox.observe.traces.content import content_attributes
+from velox.observe.traces.otlp import AttributeValue
 
 __all__ = ["socket_attributes"]
 
@@ -24,29 +26,57 @@ Json: TypeAlias = Any
 Event: TypeAlias = Mapping[str, Json]
 
 _MOST_ITEMS: Final = 200
+_MOST_LEVELS: Final = 100
+_TEXTS: Final = msgspec.msgpack.Decoder(list[bytes])
 _OF_A_REQUEST: Final = ("session.update", "response.create")
 
 
-def socket_attributes(asked: bytes, answered: bytes, *, most: int, redact: Callable[[str], str]) -> dict[str, str]:
-    """Return the attributes. asked, answered: lists of events in JSON. most: see content_attributes()."""
-    request = _request(_events(asked))
-    reply = _reply(_events(answered), most)
-    return content_attributes(
-        msgspec.json.encode(request),
-        msgspec.json.encode(reply),
-        is_stream=False,
-        is_cut=False,
-        most=most,
-        redact=redact,
-    )
+def socket_attributes(
+    asked: bytes, answered: bytes, *, is_cut: bool, most: int, redact: Callable[[str], str]
+) -> dict[str, AttributeValue]:
+    """Return the attributes. asked, answered: lists of events, see SocketCapture. is_cut: there were more of them.
+
+    most: see content_attributes(). Raises msgspec.DecodeError if they are no such lists.
+    """
+    texts = _TEXTS.decode(asked), _TEXTS.decode(answered)
+    events, answers = ([each for each in map(_event, side) if each is not None] for side in texts)
+    found: dict[str, AttributeValue] = {
+        **content_attributes(
+            msgspec.json.encode(_request(events)),
+            msgspec.json.encode(_reply(answers, most)),
+            is_stream=False,
+            is_cut=False,
+            most=most,
+            redact=redact,
+        )
+    }
+    if is_cut or len(events) + len(answers) < len(texts[0]) + len(texts[1]):
+        found["velox.content_cut"] = True
+    return found
 
 
-def _events(text: bytes) -> list[Event]:
+def _event(text: bytes) -> Event | None:
+    """Return an event; None: it can't be read."""
     try:
         found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return []
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and not _is_deep(found) else None
+
+
+def _is_deep(value: Json) -> bool:
+    """Say whether values stand in each other deeper than any API has them, and a call for each may go."""
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _request(events: Iterable[Event]) -> Event:

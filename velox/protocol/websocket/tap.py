@@ -1,19 +1,21 @@
 """The text messages of one direction of a WebSocket, read as they pass (RFC 6455 §5).
 
-Knows: frames, masks and fragments, of either side. Does not know: what a message means. It refuses nothing: what can't
-be followed, is compressed, or is too long is passed over.
+Knows: frames, masks and fragments, of either side. Does not know: what a message means, or how much may be held. It
+refuses nothing: what can't be followed, or is compressed, is passed over. One that gets more frames at once than can be
+read in a turn of the loop reads no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from velox.protocol.websocket.frames import TEXT
 from velox.protocol.websocket.handshake import head_bytes, payload_bytes
 
-__all__ = ["MessageTap"]
+__all__ = ["MOST_FRAMES", "MessageSink", "MessageTap"]
 
+MOST_FRAMES: Final = 512  # of one read, of 64 KiB: an event of an API has more than a hundred bytes
+_MOST_HEAD_BYTES: Final = 14
 _FIN: Final = 0x80
 _RESERVED: Final = 0x70
 _OPCODE: Final = 0x0F
@@ -22,15 +24,30 @@ _CONTINUATION: Final = 0x0
 _MASKED: Final = 0x80
 
 
+class MessageSink(Protocol):
+    """What gets the messages."""
+
+    def hold(self, n_bytes: int) -> bool:
+        """Say whether so many more bytes of a message may be held; if not, it is passed over, and none of it is."""
+
+    def take(self, message: bytes) -> None:
+        """Take a message that is whole. It is not held any more."""
+
+    def drop(self) -> None:
+        """The message that was held will not become whole; perhaps there was none."""
+
+    def stop(self) -> None:
+        """Nothing more is read: there were too many frames. Nothing is held any more."""
+
+
 class MessageTap:
-    """take: is given each message that is whole. most_bytes: of one; passed_over: is called for each longer one."""
+    """sink: gets each text message. One is held until it is whole, as far as the sink lets it."""
 
-    __slots__ = ("_head", "_is_fin", "_left", "_mask", "_message", "_most", "_passed_over", "_reads", "_take", "_turn")
+    __slots__ = ("_head", "_is_fin", "_is_off", "_left", "_mask", "_message", "_reads", "_sink", "_turn")
 
-    def __init__(self, take: Callable[[bytes], None], most_bytes: int, passed_over: Callable[[], None]) -> None:
-        self._take: Final = take
-        self._most: Final = most_bytes
-        self._passed_over: Final = passed_over
+    def __init__(self, sink: MessageSink) -> None:
+        self._sink: Final = sink
+        self._is_off = False
         self._head = b""  # of a frame, as far as it has come
         self._left = 0  # bytes of the open frame's payload still to come
         self._mask = b""
@@ -40,14 +57,21 @@ class MessageTap:
         self._message: bytearray | None = None  # None: none has begun that is read
 
     def __repr__(self) -> str:
-        return f"<MessageTap held={len(self._message or b'')}>"
+        return f"<MessageTap held={len(self._message or b'')}{' off' if self._is_off else ''}>"
 
     def feed(self, data: bytes) -> bytes:
         """Read what passes, and return it as it is."""
-        at, n_bytes = 0, len(data)
+        if self._is_off:
+            return data
+        at, n_bytes, n_frames = 0, len(data), 0
         while at < n_bytes:
             if not self._left:
+                if n_frames == MOST_FRAMES:
+                    self.close()
+                    self._sink.stop()
+                    break
                 at = self._read_head(data, at)
+                n_frames += 1
             else:
                 end = min(n_bytes, at + self._left)
                 self._left -= end - at
@@ -58,28 +82,36 @@ class MessageTap:
                 self._end_frame()
         return data
 
+    def close(self) -> None:
+        """Read nothing from now on, and hold nothing."""
+        self._is_off, self._message, self._reads = True, None, False
+
     def _read_head(self, data: bytes, at: int) -> int:
         """Take a frame's head, or what there is of it; return where it ends."""
-        while len(self._head) < head_bytes(self._head):
-            if at == len(data):
-                return at
-            self._head += data[at : at + 1]
-            at += 1
-        head, self._head = self._head, b""
+        n_known = len(self._head)
+        head = self._head + data[at : at + _MOST_HEAD_BYTES - n_known]
+        n_bytes = head_bytes(head)
+        if len(head) < n_bytes:
+            self._head = head
+            return len(data)
+        self._head = b""
         self._left, self._turn = payload_bytes(head), 0
-        self._mask = head[-4:] if head[1] & _MASKED else b""
-        opcode = head[0] & _OPCODE
+        self._mask = head[n_bytes - 4 : n_bytes] if head[1] & _MASKED else b""
+        self._begin_frame(head[0])
+        return at + n_bytes - n_known
+
+    def _begin_frame(self, first: int) -> None:
+        opcode = first & _OPCODE
         if opcode & _CONTROL:
             self._reads = self._is_fin = False
-            return at
+            return
         if opcode != _CONTINUATION:
-            self._message = bytearray() if opcode == TEXT and not head[0] & _RESERVED else None
-        self._is_fin = bool(head[0] & _FIN)
+            self._sink.drop()
+            self._message = bytearray() if opcode == TEXT and not first & _RESERVED else None
+        self._is_fin = bool(first & _FIN)
         self._reads = self._message is not None
-        if self._message is not None and len(self._message) + self._left > self._most:
+        if self._reads and not self._sink.hold(self._left):
             self._message, self._reads = None, False
-            self._passed_over()
-        return at
 
     def _read(self, piece: bytes) -> None:
         assert self._message is not None, "one is read"
@@ -94,4 +126,4 @@ class MessageTap:
     def _end_frame(self) -> None:
         if self._reads and self._is_fin and self._message is not None:
             message, self._message, self._reads = bytes(self._message), None, False
-            self._take(message)
+            self._sink.take(message)

@@ -101,7 +101,9 @@ class Contents(NamedTuple):
         if found is None:
             return NO_CONTENT
         if found.is_socket:
-            return socket_attributes(found.asked, found.answered, most=self.most, redact=self.redact)
+            return socket_attributes(
+                found.asked, found.answered, is_cut=found.is_cut, most=self.most, redact=self.redact
+            )
         return content_attributes(
             found.asked,
             found.answered,

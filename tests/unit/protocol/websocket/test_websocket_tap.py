@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from velox.protocol.websocket.tap import MessageTap
+from velox.protocol.websocket.tap import MOST_FRAMES, MessageTap
 
 
 class Seen:
-    """What a tap has told. n_missed: messages that were too long."""
+    """What a tap has told. n_missed: messages that were too long. n_held: bytes of the one that is open."""
 
     def __init__(self, most_bytes: int = 100) -> None:
         self.messages: list[bytes] = []
-        self.n_missed = 0
-        self.tap = MessageTap(self.messages.append, most_bytes, self._miss)
+        self.n_missed = self.n_held = self.n_calls = 0
+        self.has_stopped = False
+        self._most: Final = most_bytes
+        self.tap: Final = MessageTap(self)
 
-    def _miss(self) -> None:
-        self.n_missed += 1
+    def hold(self, n_bytes: int) -> bool:
+        self.n_calls += 1
+        self.n_held += n_bytes
+        if self.n_held > self._most:
+            self.n_missed += 1
+            self.n_held = 0
+            return False
+        return True
+
+    def take(self, message: bytes) -> None:
+        assert self.n_held == len(message)
+        self.n_held = 0
+        self.messages.append(message)
+
+    def drop(self) -> None:
+        self.n_held = 0
+
+    def stop(self) -> None:
+        self.has_stopped = True
 
 
 def sent(opcode: Opcode, payload: bytes, *, masked: bool, fin: bool = True) -> bytes:
@@ -70,3 +91,20 @@ def test_message_that_is_too_long_or_compressed_is_passed_over() -> None:
 def test_what_is_no_websocket_passes_unread(data: bytes) -> None:
     seen = Seen()
     assert seen.tap.feed(data) == data
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("opcode", [Opcode.TEXT, Opcode.CONT, Opcode.PING, Opcode.BINARY])
+def test_read_of_tiny_frames_is_the_last_that_is_read(masked: bool, opcode: Opcode) -> None:
+    """And of it no more than a bound: the rest of the read, and all that comes, passes unread."""
+    seen = Seen()
+    seen.tap.feed(sent(Opcode.TEXT, b"one", masked=masked))
+    most = sent(opcode, b"", masked=masked) * MOST_FRAMES
+    assert seen.tap.feed(most) == most and not seen.has_stopped
+    n_calls, more = seen.n_calls, sent(opcode, b"", masked=masked) * 9000
+    assert seen.tap.feed(more) == more and seen.has_stopped
+    assert seen.n_calls - n_calls <= MOST_FRAMES
+    n_messages = len(seen.messages)
+    last = sent(Opcode.TEXT, b"last", masked=masked)
+    assert seen.tap.feed(last) == last and len(seen.messages) == n_messages
+    assert repr(seen.tap) == "<MessageTap held=0 off>"
