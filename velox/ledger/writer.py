@@ -209,9 +209,11 @@ class CallWriter:
         self._ring.close(call.place)
 
     def _find(self, names: CallNames) -> _Numbers:
-        if len(self._numbers) + len(names) >= MOST_NAMES or len(self._sets) >= MOST_NAMES:
+        if len(self._numbers) + len(names) >= MOST_NAMES:
             self._numbers.clear()
             self._sets.clear()
+        elif len(self._sets) >= MOST_NAMES:
+            self._sets.clear()  # the names in them keep their numbers
         found = [self._number(name) for name in names]
         has_all = all(bool(number) == bool(name) for number, name in zip(found, names, strict=True))
         numbers = _Numbers(number_bytes(*found[:_N_NAMES]), number_bytes(*found[_N_NAMES:]), has_all)
