@@ -658,7 +658,7 @@ def _add_usage(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     usage.add_argument("--key", metavar="KEY", help="only of this key: its name, or as `--by key` shows it")
     usage.add_argument("--team", metavar="TEAM", help="only of this team's keys")
     usage.add_argument("--user", metavar="USER", help="only of this user's keys")
-    usage.add_argument("--tag", metavar="TAG", help="only of keys with this tag")
+    usage.add_argument("--tag", metavar="TAG", help="only of calls with this tag")
     usage.add_argument("--upstream", metavar="NAME", help="only of this upstream")
     usage.add_argument("--model", metavar="NAME", help="only of this model, as clients name it")
     usage.add_argument("--agent", metavar="NAME", help="only of this family of programs, as `--by agent` shows it")

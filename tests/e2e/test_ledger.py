@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import openai
@@ -134,7 +135,7 @@ def test_calls_count_for_team_user_and_tags_of_their_key(tmp_path: Path, capsys:
 
 def counted(velox: VeloxProcess, tag: str) -> dict[str, int]:
     """Return the calls under a tag, as the admin API has them."""
-    shown: Any = velox.admin(f"/api/v1/usage?by=tag&tag={tag}").json()["data"]
+    shown: Any = velox.admin(f"/api/v1/usage?by=tag&tag={quote(tag)}").json()["data"]
     return {row["tag"]: row["calls"] for row in shown}
 
 
@@ -142,7 +143,7 @@ def counted(velox: VeloxProcess, tag: str) -> dict[str, int]:
 def test_calls_count_under_what_their_requests_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Beside the tags of their keys, which budgets go by alone; not where the setting does not name it."""
     folder, keys = tmp_path / "ledger", tmp_path / "keys.yaml"
-    keys.write_text("- {name: ci, key: vk-ci, tags: [eu]}\n")
+    keys.write_text("- {name: ci, key: vk-ci, tags: [eu]}\n- {name: night, key: vk-night, tags: [nightly]}\n")
     budgets = '[{"per": "tag", "tags": ["nightly"], "tokens": 1, "window": "day"}]'
     more = {"api_keys_file": str(keys), "request_tags": "tags,user", "budgets": budgets}
     with recording(folder, **more) as velox:
@@ -154,11 +155,15 @@ def test_calls_count_under_what_their_requests_say(tmp_path: Path, capsys: pytes
             velox.openai(api_key="vk-ci").chat.completions.create(
                 model="m", messages=MESSAGES, user=user, extra_headers=headers
             )
-        until(lambda: counted(velox, "user:ada") == {"user:ada": 2}, "the sums are kept while it runs")
+        until(lambda: counted(velox, "user: ada") == {"user: ada": 2}, "the sums are kept while it runs")
     found = {row["tag"]: row["calls"] for row in usage(folder, capsys, "--by", "tag")}
-    assert found == {"eu": 3, "nightly": 2, "<b>": 1, "x": 1, "user:ada": 2, "user:bob": 1}
-    rows = usage(folder, capsys, "--calls", "--tag", "user:bob")
-    assert [row["tags"] for row in rows] == ["eu,nightly,user:bob"]
+    of_requests = {"request: nightly": 2, "request: <b>": 1, "request: x": 1, "user: ada": 2, "user: bob": 1}
+    assert found == {"eu": 3, **of_requests}
+    rows = usage(folder, capsys, "--calls", "--tag", "user: bob")
+    assert [row["tags"] for row in rows] == ["eu,request: nightly,user: bob"]
+    with recording(folder, **more) as velox:
+        assert velox.admin("/api/v1/budgets").json()["data"] == []
+        velox.openai(api_key="vk-night").chat.completions.create(model="m", messages=MESSAGES)
 
 
 def test_calls_cost_what_their_prices_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

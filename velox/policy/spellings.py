@@ -50,7 +50,8 @@ OWNER: Final = Spelling(
     r"[A-Za-z0-9][A-Za-z0-9@._+:-]{0,127}",
     "1 to 128 letters, digits and any of `@._+:-`, a letter or digit first",
 )
-# No comma: where several are written in one text, commas stand between them.
+# No comma: where several are written in one text, commas stand between them. No space: tags that are no key's have one
+# (request_tags.py).
 TAG: Final = Spelling(r"[!-+\--~]{1,64}", "tags of 1 to 64 visible ASCII characters each, without commas")
 MODEL_PATTERN: Final = Spelling(
     r"[!-~]{1,256}", "names of models, `*` for any text, 1 to 256 visible ASCII characters each"

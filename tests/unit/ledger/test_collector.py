@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sqlite3
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.ledger.made import NAMES, NOON_S, begin, label_of, made_call, write, writer_of
+from velox.heads import RequestHead
 from velox.ledger.collector import MOST_OF_BATCH, Collector
 from velox.ledger.record import (
     Call,
@@ -30,7 +32,9 @@ from velox.ledger.sqlite import _DAY_MIGRATIONS, SUM_MIGRATIONS, SqliteStore
 from velox.ledger.sqlite_file import connect
 from velox.ledger.store import Batch, CallPlace, Dimension, StoreError, Sums, UsageQuery
 from velox.ledger.writer import CallWriter
+from velox.policy.request_tags import RequestTags
 from velox.shm.record_ring import RecordRing
+from velox.types import Caller, KeyTerms
 
 DAY_S = 86_400
 ALL = UsageQuery(NOON_S - 10 * DAY_S - NOON_S % DAY_S, NOON_S + 10 * DAY_S - NOON_S % DAY_S)
@@ -618,6 +622,40 @@ def test_more_names_than_a_writer_remembers(tmp_path: Path) -> None:
     calls = kept(tmp_path)
     assert [call.model for call in calls[:10_000]] == [f"made-up-{n}" for n in range(10_000)]
     assert calls[-1] == made_call(10_001)
+
+
+def test_client_that_makes_up_tags_takes_no_name_from_an_open_call(tmp_path: Path) -> None:
+    """All tags of a call are one name: 16 of them in groups of four, in any order, would be 43,680."""
+    path = tmp_path / "0.ring"
+    writer, tags, caller = writer_of(path, 8000), RequestTags(("tags",)), Caller("ci", KeyTerms(tags=("eu",)), b"1" * 8)
+    store = store_of(tmp_path)
+    collector = Collector([RecordRing(path, 1)], store, lambda: NOON_S)
+    victim = begin(writer, made_call(1))
+    orders = itertools.permutations([b"t%d" % n for n in range(16)], 4)
+    for n, names in enumerate(itertools.islice(orders, 40_000)):
+        head = RequestHead.of(b"POST", b"/v1/chat/completions", [(b"x-velox-tags", b",".join(names))], None)
+        call = made_call(2, key="bb bob", tags=tuple(tags.of(head, None, caller, 0.0).split(",")))
+        writer.forget(begin(writer, call))
+        if n % 1000 == 0:
+            collector.collect()
+    writer.end(victim, status=200, reason="ok", flags=0, first_byte_us=1, duration_us=2,
+               tokens=made_call(1).tokens, cost_nano=5,
+               prices="")  # fmt: skip
+    collector.collect()
+    assert [call.key for call in store.calls(ALL)] == [NAMES.key]
+
+
+def test_names_that_come_together_in_many_ways_keep_their_numbers(tmp_path: Path) -> None:
+    """A new number for each of them, as often as a writer has seen so many sets, would push others out."""
+    writer = writer_of(tmp_path / "0.ring")
+    call = made_call(1)
+    for n in range(10_000):
+        names = call._replace(model=f"m{n % 100}", tags=(f"t{n // 100}",))
+        writer.forget(begin(writer, names))
+    ring = RecordRing(tmp_path / "0.ring", 1)
+    found = [read_body(body, NameParts()) for body in ring.read(0, 1000) if body is not None]
+    texts = [part.text for part in found if isinstance(part, NamePart)]
+    assert len(texts) == ring.head and len(texts) == len(set(texts)) > 200
 
 
 def test_full_ring_keeps_totals(tmp_path: Path) -> None:

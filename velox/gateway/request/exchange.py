@@ -1295,7 +1295,7 @@ class Exchange(AttemptHost):
         known = self.gateway.parts.request_tags
         if known is None:
             return None
-        return known.of(self.head, None if self.is_large else self.body, self.plan.caller.terms.tags, self.loop.time())
+        return known.of(self.head, None if self.is_large else self.body, self.plan.caller, self.loop.time())
 
     def _hold(
         self,

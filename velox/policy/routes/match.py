@@ -18,10 +18,11 @@ from velox.policy.patterns import covers, matches, overlap
 from velox.policy.routes.entries import Match, RouteEntry, Target, UpstreamEntry, asked_model
 from velox.policy.routes.index import RouteIndex
 
-__all__ = ["TAG_HEADER", "Explanation", "Passed", "RouteTable", "shadowed", "usable"]
+__all__ = ["TAG_HEADERS", "Explanation", "Passed", "RouteTable", "shadowed", "tag_headers", "usable"]
 
-# A client's tags, commas between them; and by the name that clients of LiteLLM use, for gateways that read that, too.
-TAG_HEADER: Final = b"x-velox-tag"
+# A client's tags, commas between them, by either name, on any number of lines; and by the name that clients of LiteLLM
+# use, for gateways that read that, too.
+TAG_HEADERS: Final = frozenset({b"x-velox-tag", b"x-velox-tags"})
 _LITELLMS: Final = b"x-litellm-tags"
 
 # Pairs of routes that are compared: about two seconds' work. 10,000 usual routes need a few per route.
@@ -98,8 +99,7 @@ class RouteTable:
         self._index: Final = index
         self._wanted: Final = {name.encode("ascii"): name for route in routes for name, _ in route.match.headers}
         has_tags = any(route.match.tags for route in routes)
-        tag_headers = {TAG_HEADER, _LITELLMS} if is_litellms else {TAG_HEADER}
-        self._tag_headers: Final = frozenset(tag_headers if has_tags else ())
+        self._tag_headers: Final = tag_headers(is_litellms=is_litellms) if has_tags else frozenset()
         # Whether the model of a request may be called otherwise where it goes.
         self.renames: Final = any(target.naming is not None for route in routes for target in route.to)
         self.has_cache: Final = any(route.cache is not None for route in routes)
@@ -196,6 +196,11 @@ class RouteTable:
                     # RFC 9110 §5.3: a field that comes twice has both values. A second one can't be slipped in so.
                     found[wanted] = f"{found[wanted]}, {text}" if wanted in found else text
         return _Asked(model, path.decode("latin-1"), found, key, tags)
+
+
+def tag_headers(*, is_litellms: bool) -> frozenset[bytes]:
+    """Return the names of the headers that have a request's tags. is_litellms: LiteLLM's are read."""
+    return TAG_HEADERS | {_LITELLMS} if is_litellms else TAG_HEADERS
 
 
 def usable(targets: Iterable[Target], upstreams: Mapping[str, UpstreamEntry], model: str | None) -> tuple[Target, ...]:

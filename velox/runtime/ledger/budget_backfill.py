@@ -47,6 +47,7 @@ from velox.policy.budgets.rules import (
     rules_of,
     subjects,
 )
+from velox.policy.request_tags import keys_tags
 from velox.runtime.ledger.budget_snapshot import (
     Snapshot,
     SnapshotError,
@@ -301,7 +302,8 @@ _Group: TypeAlias = tuple[str, str, str, str]
 class _Sums:
     """What was spent since some time: by whose it was, for each of thousands of keys may have a budget of its own.
 
-    Teams, users and tags are those that a call was counted under when it was made, whatever its key has now.
+    Teams, users and tags are those that its key had when a call was made, whatever it has now. Tags of its request
+    count for no budget.
     """
 
     def __init__(
@@ -354,7 +356,11 @@ class _Sums:
 
     def _tags(self) -> list[tuple[_Group, str, Sums]]:
         if self._by_tag is None:
-            self._by_tag = [(_group(each.group), each.group[4], each.sums) for each in self._totals("tag")]
+            self._by_tag = [
+                (_group(each.group), each.group[4], each.sums)
+                for each in self._totals("tag")
+                if keys_tags(each.group[4:])
+            ]
         return self._by_tag
 
     def _totals(self, *more: Dimension) -> list[Total]:
@@ -382,7 +388,7 @@ def _single(store: Store, since_s: int, until_s: int, keys: Mapping[str, KeyEntr
 
 def _spent(call: Call, keys: Mapping[str, KeyEntry]) -> _Spent:
     tokens = (call.tokens.input or 0) + (call.tokens.output or 0)
-    spender = _spender((call.key, call.team, call.user, call.model), call.tags, keys)
+    spender = _spender((call.key, call.team, call.user, call.model), keys_tags(call.tags), keys)
     return _Spent(spender, call.cost_nano or 0, tokens, call.started_us)
 
 

@@ -33,6 +33,7 @@ from velox.policy.routes.entries import (
     Target,
     UpstreamEntry,
 )
+from velox.policy.routes.match import TAG_HEADERS
 from velox.settings import parse
 from velox.settings.problems import Problem
 from velox.settings.routing.header_rules import CREDENTIALS, header_rules
@@ -66,7 +67,6 @@ _OF_TARGETS: Final = MappingProxyType(
 # What a fallback is for beside failures, where it does not say so: another model may have room for a longer prompt.
 _OF_ANOTHER_MODEL: Final = frozenset({Refusal.CONTEXT_LENGTH})
 _LONGEST_TTL_S: Final = 31 * 86_400.0
-_TAG_HEADER: Final = "x-velox-tag"
 
 
 def implicit_route(upstreams: Sequence[UpstreamEntry], *, in_order: bool) -> RouteEntry:
@@ -154,8 +154,8 @@ def _matched_name(text: str, known: Mapping[str, str]) -> str:
         raise ValueError("expected each name once; upper and lower case are the same")
     if name in CREDENTIALS:  # a credential is no name: `keys` is for the caller that it stands for
         raise ValueError("expected `keys` instead, with names of keys: no key belongs into this file")
-    if name == _TAG_HEADER:
-        raise ValueError(f"expected `tags` instead, which {_TAG_HEADER} carries")
+    if name.encode() in TAG_HEADERS:
+        raise ValueError(f"expected `tags` instead, which {name} carries")
     return name
 
 

@@ -66,6 +66,11 @@ MATCHES: dict[str, Any] = {
         ("m", CHAT, "", (b"x-velox-tag", b"a"), (b"x-velox-tag", b"eu")),
         ("m", CHAT, "", (b"x-velox-tag", b"")),
     ),
+    "tags in fields of both names": (
+        Match(tags=("eu",)),
+        ("m", CHAT, "", (b"x-velox-tag", b"a"), (b"x-velox-tags", b"b, eu")),
+        ("m", CHAT, "", (b"x-velox-tags", b"a")),
+    ),
     "all of it": (Match(models=("m",), keys=("k",), paths=("/v1/*",)), ("m", CHAT, "k"), ("m", CHAT, "other")),
 }
 
@@ -112,7 +117,7 @@ def test_headers_that_routes_look_at_are_known() -> None:
     """So that who keeps results knows what they depend on."""
     assert RouteTable([route("x")]).header_names == frozenset()
     table = RouteTable([route("x", Match(headers=(("x-a", "1"),))), route("y", Match(tags=("t",)))])
-    assert table.header_names == {b"x-a", b"x-velox-tag"}
+    assert table.header_names == {b"x-a", b"x-velox-tag", b"x-velox-tags"}
 
 
 def test_what_else_routes_look_at_is_known() -> None:

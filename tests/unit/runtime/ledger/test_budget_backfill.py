@@ -10,6 +10,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,24 @@ import pytest
 
 from tests.unit.ledger.made import NOON_S, begin, made_call, write, writer_of
 from velox.gateway.auth import caller_of
+from velox.heads import RequestHead
 from velox.ledger.collector import Collector
 from velox.ledger.record import Flag, recorded_key, row_of
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Store, StoreError, UsageQuery
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule, BudgetScope, spender_of, subjects
+from velox.policy.request_tags import RequestTags
 from velox.runtime.ledger import budget_backfill
-from velox.runtime.ledger.budget_backfill import BudgetBackfill, KeyChanges, RuleBook, budget_memory, read_spent
+from velox.runtime.ledger.budget_backfill import (
+    BudgetBackfill,
+    KeyChanges,
+    RuleBook,
+    budget_memory,
+    read_spent,
+    restore_spent,
+)
+from velox.runtime.ledger.budget_snapshot import Snapshot
 from velox.runtime.ledger.folder import LedgerFolder
 from velox.runtime.ledger.stores import record_store
 from velox.settings import Settings, load
@@ -152,6 +163,29 @@ def test_what_was_spent_counts_under_what_it_was_spent_under(store: SqliteStore,
         ("model", made_call(1).model): 75,
         ("gateway", ""): 75,
     }
+
+
+@pytest.mark.parametrize("how", ["sums", "one by one", "ring"])
+def test_what_a_request_says_counts_for_no_budget(tmp_path: Path, store: SqliteStore, how: str) -> None:
+    """A client that names another's tag uses up nothing of it from the next start on, and no row is claimed for what
+    it makes up: while the gateway runs, budgets go by the tags of keys alone."""
+    guest = entry(1, tags=("guests",))
+    head = RequestHead.of(b"POST", b"/v1/chat/completions", [(b"x-velox-tags", b"prod,a1")], None)
+    tags = tuple(RequestTags(("tags",)).of(head, None, caller_of(guest), 0.0).split(","))
+    assert len(tags) == 3
+    named = recorded_key(caller_of(guest).id, guest.caller_name)
+    path = tmp_path / "0.ring"
+    write(writer_of(path), made_call(1, key=named, tags=tags, cost_nano=5 * 10**9, started_us=NOON_S * US))
+    of_prod = replace(rule("gateway", 9, "budgets[1]"), tags=("prod",))
+    rules, memory = [rule("tag", 9), of_prod, rule("gateway", 9)], BudgetMemory(1000, 1)
+    ring = RecordRing(path, 1)
+    if how == "ring":
+        restore_spent(memory, Snapshot.nothing(), [ring], rules, [guest], NOW_S)
+    else:
+        Collector([ring], store, lambda: NOON_S).collect()
+        read_spent(memory, store, rules, [guest], NOW_S, float(NOON_S) if how == "one by one" else None)
+    assert spent(memory) == {("tag", "guests"): 5 * 10**9, ("gateway", ""): 5 * 10**9}
+    assert len(list(memory.used_rows())) == 2
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])

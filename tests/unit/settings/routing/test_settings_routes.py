@@ -556,6 +556,7 @@ BAD = {
     ],
     f"{{{A}, match: {{headers: {{authorization: sk-secret}}}}}}": ["match.headers: expected `keys` instead"],
     f"{{{A}, match: {{headers: {{x-velox-tag: a}}}}}}": ["match.headers: expected `tags` instead"],
+    f"{{{A}, match: {{headers: {{X-Velox-Tags: a}}}}}}": ["match.headers: expected `tags` instead"],
     f"{{{A}, match: {{headers: {{a: b, A: c}}}}}}": ["match.headers: expected each name once"],
     f"{{{A}, match: {{headers: {{'a:': b}}}}}}": ["match.headers: expected the name of a header field"],
     f"{{{A}, request_headers: {{}}}}": ["`request_headers`: expected `set` or `remove`"],
