@@ -1,6 +1,6 @@
 """Where traces go, and which: OpenTelemetry's variables of the environment, as its SDKs read them.
 
-    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT   one of them turns traces on
+    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT   one of them turns traces on, and nothing else does
     OTEL_EXPORTER_OTLP_HEADERS, _TIMEOUT, _COMPRESSION, _PROTOCOL     each also with TRACES_ after OTLP_
     OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE, _CLIENT_KEY  and these
     OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER
@@ -29,7 +29,6 @@ __all__ = ["CollectorTls", "TraceSettings", "environment_traces", "unknown_route
 T = TypeVar("T")
 _OTLP: Final = "OTEL_EXPORTER_OTLP_"
 _PATH: Final = "/v1/traces"
-_USUAL_ENDPOINT: Final = "http://localhost:4318"  # of OTLP over HTTP
 _PROTOCOL: Final = "http/protobuf"
 _FILES: Final = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
 _TRACE_CONTEXT: Final = "tracecontext"
@@ -95,7 +94,7 @@ def environment_traces(environ: Mapping[str, str]) -> tuple[TraceSettings | None
     if reading.text(f"{_OTLP}TRACES_ENDPOINT"):
         url = reading.read(f"{_OTLP}TRACES_ENDPOINT", _url, "", is_shown=False)
     else:
-        url = reading.read(f"{_OTLP}ENDPOINT", _url, _USUAL_ENDPOINT, is_shown=False).rstrip("/") + _PATH
+        url = reading.read(f"{_OTLP}ENDPOINT", _url, "", is_shown=False).rstrip("/") + _PATH
     reading.read("OTEL_TRACES_EXPORTER", _one_of("otlp"), "otlp")
     reading.both("PROTOCOL", _protocol, _PROTOCOL)
     sampler = reading.read("OTEL_TRACES_SAMPLER", _one_of(*_SAMPLERS), "parentbased_always_on")
@@ -128,7 +127,9 @@ def unused_telemetry(environ: Mapping[str, str]) -> Iterator[str]:
     if disabled.lower() not in {"", "true", "false"}:
         yield "OTEL_SDK_DISABLED is neither true nor false, and counts as false: traces are as the others say"
     if not reading.is_on():
+        yield from _told_where_off(reading)
         return
+    yield from _unencrypted(reading)
     unknown = [name for name in reading.propagators() if name not in _PROPAGATORS]
     if unknown:
         shown = quoted(", ".join(unknown))
@@ -136,6 +137,30 @@ def unused_telemetry(environ: Mapping[str, str]) -> Iterator[str]:
     others = sorted(name for name in environ if _NOT_READ.fullmatch(name) and reading.text(name))
     if others:
         yield f"set and not used: {', '.join(others)}"
+
+
+def _told_where_off(reading: _Reading) -> Iterator[str]:
+    """Tell of what other programs send traces by, such as what is injected into all: no endpoint, no traces."""
+    if reading.is_off or reading.endpoint:
+        return
+    names = ["OTEL_TRACES_EXPORTER", *(f"{_OTLP}{which}PROTOCOL" for which in ("", "TRACES_"))]
+    found = [name for name in names if reading.text(name)]
+    if found:
+        yield (
+            f"set and not used: {', '.join(found)}: no traces are sent without {_OTLP}ENDPOINT or"
+            f" {_OTLP}TRACES_ENDPOINT"
+        )
+
+
+def _unencrypted(reading: _Reading) -> Iterator[str]:
+    """Tell of files of TLS that nothing is done with."""
+    name = reading.named("ENDPOINT")
+    found = [file for file in map(reading.named, _FILES) if reading.text(file)]
+    if found and reading.endpoint.lower().startswith("http:"):
+        yield (
+            f"set and not used: {', '.join(found)}, as {name} begins with http: traces and the headers with them are"
+            " sent without encryption; with https: they are used"
+        )
 
 
 def unknown_routes(values: Mapping[str, Any]) -> list[Problem]:
@@ -158,12 +183,20 @@ class _Reading:
         """Return what a variable says; "" if it is not set, or empty, which is the same."""
         return self._environ.get(name, "").strip()
 
-    def is_on(self) -> bool:
-        """Say whether traces are exported: with an endpoint, or an exporter that is named, to the usual one."""
+    @property
+    def is_off(self) -> bool:
+        """Say whether traces are switched off, whatever else is set."""
         exporter = self.text("OTEL_TRACES_EXPORTER").lower()
-        if self.text("OTEL_SDK_DISABLED").lower() == "true" or exporter == "none":
-            return False
-        return bool(exporter or self.text(f"{_OTLP}TRACES_ENDPOINT") or self.text(f"{_OTLP}ENDPOINT"))
+        return self.text("OTEL_SDK_DISABLED").lower() == "true" or exporter == "none"
+
+    @property
+    def endpoint(self) -> str:
+        """Return the one that counts, as it is given; "": none is."""
+        return self.text(self.named("ENDPOINT"))
+
+    def is_on(self) -> bool:
+        """Say whether traces are exported."""
+        return bool(self.endpoint) and not self.is_off
 
     def propagators(self) -> list[str]:
         """Return the names, each once; the usual ones if none is given."""

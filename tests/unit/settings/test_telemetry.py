@@ -77,9 +77,32 @@ def test_grpc_is_refused_with_what_to_set() -> None:
     assert "expected http/protobuf" in str(problem) and "4318" in str(problem)
 
 
-def test_exporter_alone_sends_to_the_usual_place() -> None:
-    found, problems = environment_traces({"OTEL_TRACES_EXPORTER": "OTLP"})
-    assert problems == [] and found is not None and found.url == "http://localhost:4318/v1/traces"
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, "OTEL_TRACES_EXPORTER"),
+        ({"OTEL_TRACES_EXPORTER": "console"}, "OTEL_TRACES_EXPORTER"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"),
+        (
+            {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_TRACES_SAMPLER": "odd"},
+            "OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_PROTOCOL",
+        ),
+    ],
+)
+def test_without_an_endpoint_nothing_is_sent_or_refused(environ: dict[str, str], names: str) -> None:
+    """Whatever is injected into all programs of a machine; the log says that it is not used."""
+    settings = load(environ, memory_bytes=0, sim=True)
+    assert settings.traces is None
+    (told,) = unused_telemetry(environ)
+    assert told.startswith(f"set and not used: {names}: no traces are sent without OTEL_EXPORTER_OTLP_ENDPOINT or")
+    assert told in settings.unused_variables
+    for off in ({"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}):
+        assert list(unused_telemetry({**environ, **off})) == []
+
+
+def test_exporter_that_velox_has_not_is_refused_with_an_endpoint() -> None:
+    _, (problem,) = environment_traces({**ENDPOINT, "OTEL_TRACES_EXPORTER": "console"})
+    assert problem.name == "OTEL_TRACES_EXPORTER" and "'console'" in str(problem) and "expected otlp" in str(problem)
     assert environment_traces({"OTEL_TRACES_EXPORTER": "None", **ENDPOINT}) == (None, [])
 
 
@@ -128,6 +151,23 @@ def test_files_of_tls_are_read_for_https_alone(tmp_path: Path) -> None:
     assert load(environ, memory_bytes=0, sim=True).traces == found
     plain, problems = environment_traces({**environ, **ENDPOINT, "OTEL_EXPORTER_OTLP_CLIENT_KEY": "none"})
     assert problems == [] and plain is not None and plain.tls is None
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_files_of_tls_beside_http_are_told_by_name(own: bool) -> None:
+    """What is sent is not encrypted, though somebody has meant it to be."""
+    url = "HTTP://collector:4318/v1/traces"
+    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://x:4318", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": url}
+    environ = {
+        **(endpoint if own else ENDPOINT),
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": "a file",
+        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY": "another",
+    }
+    (told,) = unused_telemetry(environ)
+    name = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" if own else "OTEL_EXPORTER_OTLP_ENDPOINT"
+    files = "OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY"
+    assert told.startswith(f"set and not used: {files}, as {name} begins with http:") and "without encryption" in told
+    assert list(unused_telemetry({**environ, name: "https://collector:4318"})) == []
 
 
 @pytest.mark.parametrize(
