@@ -244,6 +244,15 @@ def test_large_body_and_usage_of_a_limit_go_with_an_alias() -> None:
             assert not [name for name, _ in call.headers if name.startswith("x-velox")]
 
 
+def test_tag_that_is_another_in_each_request_decides_for_its_own(velox: VeloxProcess) -> None:
+    """However many heads came before that differ in nothing else: what is kept for them is not their route."""
+    sdk = velox.openai(api_key=KEYS["team-a"])
+    for n in range(60):
+        tag, sim = ("eu", "two") if n % 5 == 4 else (f"t{n}", "one")
+        headers = {"x-velox-tags": f"{tag},{n}", "x-velox-session": f"s{n}"}
+        assert ask(sdk, "gpt-4o", extra_headers=headers).sim == sim
+
+
 def test_routes_hold_over_http2_too() -> None:
     """A client that speaks HTTP/2: matched, aliased, and told of the way as over HTTP/1.1."""
     with RecordingUpstream() as upstream:

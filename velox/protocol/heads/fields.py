@@ -18,14 +18,13 @@ __all__ = [
     "HANDSHAKE",
     "HOP_BY_HOP",
     "LENGTH_DIGITS",
-    "NEVER_VOLATILE",
-    "NEVER_VOLATILE_STARTS",
     "TOKEN",
     "FieldCollector",
     "beyond_ascii",
     "connection_members",
     "field_values",
     "framing_error",
+    "is_never_volatile",
     "length_line",
     "line_start",
     "only_pass",
@@ -69,7 +68,7 @@ CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-
 
 # A request's fields that Velox acts on (policy/retries/deadline.py, gateway/), so that two heads which differ in one of
 # them are two kinds of request. Those that do not pass are none of them: they need no place in what passes.
-NEVER_VOLATILE: Final = frozenset(
+_NEVER_VOLATILE: Final = frozenset(
     {
         b"content-type",
         b"content-encoding",
@@ -79,12 +78,15 @@ NEVER_VOLATILE: Final = frozenset(
         b"x-request-timeout-ms",
     }
 )
-NEVER_VOLATILE_STARTS: Final = (b"x-velox-", b"x-stainless-", b"x-litellm-", b"sec-websocket-")
+_NEVER_VOLATILE_STARTS: Final = (b"x-velox-", b"x-stainless-", b"x-litellm-", b"sec-websocket-")
+# But nothing that is kept for a head follows from these: routes, sessions and tags of records are read from each
+# request anew, and clients have many values of them.
+_READ_EACH_TIME: Final = frozenset({b"x-velox-session", b"x-velox-tag", b"x-velox-tags"})
 
 # Names that some part of Velox looks for in a request, or that a server may act on (access.py). All others only
 # pass, so that a field of such a name changes nothing else in what follows from a head. A test holds that true.
 _LOOKED_FOR: Final = (
-    NEVER_VOLATILE
+    _NEVER_VOLATILE
     | CREDENTIALS
     | HOP_BY_HOP
     | HANDSHAKE
@@ -97,6 +99,11 @@ _SUSPECT: Final = re.compile(
 )
 # Each of these words has one of these letters: to look for letters takes a third of the time.
 _SUSPECT_LETTERS: Final = b"gklmvw"
+
+
+def is_never_volatile(name: bytes) -> bool:
+    """Say whether heads that differ in a field of this name (lower-case) are two kinds of request."""
+    return name in _NEVER_VOLATILE or (name.startswith(_NEVER_VOLATILE_STARTS) and name not in _READ_EACH_TIME)
 
 
 def only_pass(names: Collection[bytes], text: bytes) -> bool:

@@ -26,14 +26,13 @@ from velox.protocol.heads.fields import (
     HANDSHAKE,
     HOP_BY_HOP,
     LENGTH_DIGITS,
-    NEVER_VOLATILE,
-    NEVER_VOLATILE_STARTS,
     TOKEN,
     FieldCollector,
     beyond_ascii,
     connection_members,
     field_values,
     framing_error,
+    is_never_volatile,
     length_line,
     line_start,
     only_pass,
@@ -232,8 +231,7 @@ def shared_shape(shape: HeadShape, fields: tuple[ShapeField, ...]) -> HeadShape:
 
 def _start(line: bytes, field: Header) -> bytes | None:
     """See LineMemory."""
-    name = field[0]
-    return None if name in NEVER_VOLATILE or name.startswith(NEVER_VOLATILE_STARTS) else line_start(line, field)
+    return None if is_never_volatile(field[0]) else line_start(line, field)
 
 
 def _read(head: bytes, limits: Http1Limits) -> tuple[RequestHead, Headers]:

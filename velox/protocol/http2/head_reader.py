@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from velox.heads import Header, HeadShape, RequestHead
-from velox.protocol.heads.fields import CREDENTIALS, LENGTH_DIGITS, NEVER_VOLATILE, NEVER_VOLATILE_STARTS
+from velox.protocol.heads.fields import CREDENTIALS, LENGTH_DIGITS, is_never_volatile
 from velox.protocol.heads.memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
 from velox.protocol.http1.request_head import Http1Limits, body_length, shared_shape
 from velox.protocol.http2.request_head import read_head
@@ -98,6 +98,4 @@ class Http2HeadReader:
 def _start(line: Header, _: Header) -> bytes | None:
     """Return the name that a field is told to be volatile by; None where it must not change."""
     name, value = line
-    if not value or name in NEVER_VOLATILE or name.startswith(NEVER_VOLATILE_STARTS):
-        return None
-    return name
+    return None if not value or is_never_volatile(name) else name

@@ -517,7 +517,8 @@ def test_what_is_new_in_each_head_is_found_out() -> None:
     [
         *(b"Host: a%d", b"Content-Type: a/%d", b"Content-Encoding: %d", b"Accept-Encoding: %d"),
         b"x-request-timeout-ms: %d",
-        *(b"X-Velox-Priority: %d", b"x-stainless-retry-count: %d", b"x-stainless-read-timeout: %d"),
+        *(b"X-Velox-Priority: %d", b"x-velox-timing: %d", b"x-velox-tagged: %d", b"x-litellm-tags: %d"),
+        *(b"x-stainless-retry-count: %d", b"x-stainless-read-timeout: %d"),
     ],
 )
 def test_field_that_velox_acts_on_is_never_volatile(line: bytes) -> None:
@@ -529,6 +530,21 @@ def test_field_that_velox_acts_on_is_never_volatile(line: bytes) -> None:
     for head in heads:
         read = reader.read(head)
         assert read.values == () and read == HeadReader(LIMITS).read(head)
+
+
+@pytest.mark.parametrize("name", [b"X-Velox-Session", b"x-velox-tag", b"X-Velox-Tags"])
+def test_field_of_which_clients_have_many_values_is_volatile(name: bytes) -> None:
+    """Nothing that is kept for a head follows from it: routes and records read it from each request."""
+    heads = [b"GET / HTTP/1.1\r\nHost: a\r\n%b: s%d\r\n\r\n" % (name, n) for n in range(1, 20)]
+    reader = trained(*heads)
+
+    shapes = {id(found(reader, head).shape) for head in heads}
+
+    assert len(shapes) == 1
+    for n, head in enumerate(heads, 1):
+        read = reader.read(head)
+        assert read.values == (b"s%d" % n,) and read.header(name.lower()) == b"s%d" % n
+        assert read == HeadReader(LIMITS).read(head)
 
 
 def test_name_that_comes_twice_is_not_volatile() -> None:

@@ -95,6 +95,19 @@ def test_heads_that_differ_in_what_is_always_new_have_one_shape() -> None:
     assert (other.values, other.content_length) == ((b"new0",), 5)
 
 
+def test_heads_of_many_sessions_have_one_shape() -> None:
+    """And those of another priority have another one: Velox acts on it."""
+    of_sessions = [[*BASE, (b"x-velox-session", b"s%d" % n)] for n in range(20)]
+    reader = trained(*of_sessions)
+    heads = [reader.read(fields, end_stream=False) for fields in of_sessions]
+    assert len({id(head.shape) for head in heads}) == 1 and heads[0].shape.is_shared
+    assert [head.header(b"x-velox-session") for head in heads] == [b"s%d" % n for n in range(20)]
+
+    urgent = [[*BASE, (b"x-velox-priority", b"%d" % n)] for n in range(20)]
+    reader = trained(*urgent)
+    assert all(reader.read(fields, end_stream=False).values == () for fields in urgent)
+
+
 def test_head_without_a_body_has_another_shape() -> None:
     """What is asked of a request depends on its body."""
     reader = trained([*BASE, (b"content-length", b"5")], BASE)
