@@ -5,7 +5,7 @@
     --page           write the figures kept into docs/benchmarks/instructions.md; --accept does that, too
     --all-on         what each step of a real deployment costs (bench/all_on.py), into the page; --dry: only print it
     --told           what metrics, timing, the access log and traces cost (bench/observed.py), into the page; --dry
-    --tree DIR       take `velox` from there; nothing is compared with what is kept
+    --tree DIR       take `velox` from there, as from .compiled; nothing is compared with what is kept, or written
     --keep DIR       leave callgrind's files there: callgrind_annotate DIR/callgrind.4 shows the first kind, by function
     --time           microseconds by the wall clock instead, of the same rig
     --frames         Python frames of velox, calls of C and objects, a request or chunk of the same rig (frames.py)
@@ -43,10 +43,11 @@ def main(arguments: list[str] | None = None) -> int:
     if options.time or options.frames or options.profile:
         how = "--time" if options.time else "--frames" if options.frames else "--profile"
         return subprocess.run([*rig_command(tree), how, *options.words], cwd=_ROOT, check=False).returncode
+    is_dry = options.dry or tree != _ROOT
     if options.all_on:
-        return _side_by_side(ALL_ON, steps_table, None if options.dry else fill_steps, options.keep)
+        return _side_by_side(ALL_ON, steps_table, None if is_dry else fill_steps, tree, options.keep)
     if options.told:
-        return _side_by_side(TELLING, telling_table, None if options.dry else fill_telling, options.keep)
+        return _side_by_side(TELLING, telling_table, None if is_dry else fill_telling, tree, options.keep)
     kinds = chosen(options.words)
     if options.words and not options.accept and CALIBRATION not in kinds:
         kinds = (*kinds, CALIBRATION)
@@ -72,11 +73,12 @@ def _side_by_side(
     kinds: Sequence[Kind],
     shown: Callable[[Mapping[str, float]], str],
     fill: Callable[[Mapping[str, float]], None] | None,
+    tree: Path,
     folder: Path | None,
 ) -> int:
     """Count these, print their table, and write it into the page. fill: None: it is only printed."""
     try:
-        counts = count(kinds, folder=folder)
+        counts = count(kinds, tree=tree, folder=folder)
     except CountError as error:
         print(error, file=sys.stderr)
         return 2
