@@ -113,13 +113,15 @@ class TunnelExchange(Exchange):
         super().refuse(error)
 
     def _end(self, error: VeloxError | None) -> None:
-        super()._end(error)
-        reply = self.reply
-        if isinstance(reply, TunnelReply) and reply.capture is not None:
-            reply.capture.end()
-        parts = self.gateway.parts
-        parts.tunnels.give(self)
-        parts.recorder.tunnels(parts.tunnels.n_open, parts.tunnels.moved())
+        try:
+            super()._end(error)
+        finally:
+            reply = self.reply
+            if isinstance(reply, TunnelReply) and reply.capture is not None:
+                reply.capture.end()
+            parts = self.gateway.parts
+            parts.tunnels.give(self)
+            parts.recorder.tunnels(parts.tunnels.n_open, parts.tunnels.moved())
 
     def _make_reply(self) -> Reply:
         self.release_routing()  # it uses no pool, and may last for hours

@@ -381,7 +381,17 @@ def _members(text: bytes | bytearray, key: bytes, *, is_event: bool = False) -> 
     except (ValueError, RuntimeError):
         outline = _outline(key, is_event=is_event)
         outline.feed(bytes(text))
-        return _outlined(outline)
+        members = _outlined(outline)
+    return _searched(members, _loosely(text), key) if text.find(_SEARCHED[key]) >= 0 else members
+
+
+def _loosely(text: bytes | bytearray) -> dict[str, object]:
+    """Return an object that only the standard library reads: with numbers of any length, or half a surrogate."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _searched(members: dict[str, object], whole: Mapping[str, object], key: bytes) -> dict[str, object]:

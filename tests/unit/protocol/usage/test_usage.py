@@ -207,12 +207,13 @@ def test_longest_usage_of_a_long_reply_is_16_kib(n: int, is_read: bool) -> None:
 
 @pytest.mark.parametrize("n_padding", [0, 5000])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_searches_are_counted_behind_a_byte_order_mark(mark: bytes, n_padding: int) -> None:
-    """Of a size for either parser."""
+@pytest.mark.parametrize("odd", [b"1", b'"\\ud83d"', b"123456789012345678901234567890"])
+def test_searches_are_counted_whatever_one_parser_refuses(mark: bytes, odd: bytes, n_padding: int) -> None:
+    """A byte order mark, half a surrogate, a number of over 64 bits; of a size for either parser."""
     usage = b'{"input_tokens":5,"output_tokens":7,"total_tokens":12}'
     search = b'{"type":"web_search_call","action":{"type":"search"}}'
     reader = BodyUsage()
-    reader.feed(mark + b'{"pad":"%b","output":[%b],"usage":%b}' % (b"x" * n_padding, search, usage))
+    reader.feed(mark + b'{"odd":%b,"pad":"%b","output":[%b],"usage":%b}' % (odd, b"x" * n_padding, search, usage))
 
     assert reader.tokens() == (5, 7) and reader.kinds().web_searches == 1
 
