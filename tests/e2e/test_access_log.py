@@ -239,6 +239,6 @@ def test_file_that_can_not_be_opened_is_a_problem_of_the_settings(tmp_path: Path
     with VeloxProcess(settings, ("serve", "--sim")) as velox:
         folder.rename(tmp_path / "moved")
         os.kill(velox.pid, signal.SIGUSR1)
-        velox.wait_log(lambda line: "can't be opened anew: No such file or directory" in line)
+        velox.wait_log(lambda line: "can't be opened: No such file or directory" in line)
         assert velox.request("GET", "/v1/models").status == 200
     assert _n_lines(tmp_path / "moved") == 1
