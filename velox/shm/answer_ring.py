@@ -49,7 +49,7 @@ _WAYS: Final = 8  # rows of a set
 _ROWS_EACH: Final = 4  # of a text: it has some ids beside its own
 _SLICE_BYTES: Final = 256 * 1024
 _PLACES: Final = 1 << 16  # of changes at a time
-_TRIES: Final = 25  # for the lock of a change
+_PATIENCE_S: Final = 0.005
 _TRY_S: Final = 0.0002
 _MOST_PART: Final = 4  # one text may take a fourth of the ring
 
@@ -115,12 +115,16 @@ class AnswerMemory:
 
 
 class AnswerRing:
-    """The texts as one process sees them, which writes the rows of `block`."""
+    """The texts as one process sees them, which writes the rows of `block`.
 
-    __slots__ = ("_atomic", "_block", "_change_lock", "_lock", "_memory")
+    patience_s: how long a change waits for another process that is in a change of the same text.
+    """
 
-    def __init__(self, memory: AnswerMemory, block: int) -> None:
+    __slots__ = ("_atomic", "_block", "_change_lock", "_lock", "_memory", "_n_tries")
+
+    def __init__(self, memory: AnswerMemory, block: int, patience_s: float = _PATIENCE_S) -> None:
         self._memory: Final = memory
+        self._n_tries: Final = round(patience_s / _TRY_S)
         self._block: Final = block
         self._lock: Final = threading.Lock()
         self._change_lock: Final = threading.Lock()  # a process has a lock of a file for all of its threads
@@ -193,7 +197,7 @@ class AnswerRing:
     def swap(self, owner: str, object_id: str, found: Found, text: bytes) -> bool:
         """Keep a text in the place of the one that was found; False: another one has taken its place meanwhile.
 
-        A process that is stopped in the middle of it does not stop the others for long: after 5 ms they go on.
+        A process that is stopped in the middle of it does not stop the others for long: they have a patience (5 ms).
         """
         with self._changing(self._number(object_id)):
             now = self.get(owner, object_id, math.inf)
@@ -205,7 +209,7 @@ class AnswerRing:
         file, place = self._memory.changes, tag % _PLACES
         with self._change_lock:
             is_held = False
-            for _ in range(_TRIES):
+            for _ in range(self._n_tries):
                 try:
                     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
                 except BlockingIOError:
