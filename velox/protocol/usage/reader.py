@@ -359,7 +359,7 @@ def _members(text: bytes | bytearray, key: bytes, *, is_event: bool = False) -> 
 
     Of an event there are its type, too, the objects that may hold its usage, and its last choice.
     """
-    names = _names(key)
+    names, has_searches = _names(key), text.find(_SEARCHED[key]) >= 0
     if len(text) <= _SMALL_BYTES:
         try:
             whole = orjson.loads(text)
@@ -369,20 +369,20 @@ def _members(text: bytes | bytearray, key: bytes, *, is_event: bool = False) -> 
             if type(whole) is not dict:
                 return {}
             members = _event_of(whole, names) if is_event else _some(whole, names)
-            return _searched(members, whole, key) if text.find(_SEARCHED[key]) >= 0 else members
+            return _searched(members, whole, key) if has_searches else members
     try:
         found = simdjson.Parser().parse(text)
         # Compared by type: isinstance with it asks an abstract base class, and takes longer than the parse.
         if type(found) is not simdjson.Object:
             return {}
         members = _plain(found, (*names, _TYPE, *_HOLDER_NAMES, _CHOICES), names) if is_event else _plain(found, names)
-        return _searched(members, found.as_dict(), key) if text.find(_SEARCHED[key]) >= 0 else members
+        return _searched(members, found.as_dict(), key) if has_searches else members
     # ValueError: equal names, not strict JSON, or not UTF-8. RuntimeError: too deep, or a number of over 64 bits.
     except (ValueError, RuntimeError):
         outline = _outline(key, is_event=is_event)
         outline.feed(bytes(text))
         members = _outlined(outline)
-    return _searched(members, _loosely(text), key) if text.find(_SEARCHED[key]) >= 0 else members
+    return _searched(members, _loosely(text), key) if has_searches else members
 
 
 def _loosely(text: bytes | bytearray) -> dict[str, object]:
