@@ -1,4 +1,4 @@
-"""What a gateway tells of its requests: a log, timing, traces; each beside one that tells nothing.
+"""Observability in steps: timing, access log and traces, each beside a gateway that has metrics alone.
 
 Knows: settings of the gateway. Does not know: who starts one, or what is measured of it. Metrics are in all of them:
 they can't be switched off.
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias, get_args
 
-__all__ = ["OBSERVED", "Observed", "settings_that_tell"]
+__all__ = ["OBSERVED", "Observed", "observability_settings"]
 
 Observed: TypeAlias = Literal[
     "metrics alone",
@@ -44,6 +44,6 @@ _SETTINGS: Final[Mapping[Observed, Mapping[str, str]]] = MappingProxyType(
 )
 
 
-def settings_that_tell(what: Observed) -> dict[str, str]:
-    """Return the settings of one that tells this much."""
+def observability_settings(what: Observed) -> dict[str, str]:
+    """Return the settings of a gateway with this much on."""
     return {**_NOTHING, **_SETTINGS[what]}

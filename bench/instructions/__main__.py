@@ -4,7 +4,7 @@
     --accept         keep what was counted, for this interpreter; the commit's message says why it has changed
     --page           write the figures kept into docs/benchmarks/instructions.md; --accept does that, too
     --all-on         what each step of a real deployment costs (bench/all_on.py), into the page; --dry: only print it
-    --told           what metrics, timing, the access log and traces cost (bench/observed.py), into the page; --dry
+    --observability  what timing, the access log and traces cost (bench/observed.py), into the page; --dry
     --tree DIR       take `velox` from there, as from .compiled; nothing is compared with what is kept, or written
     --keep DIR       leave callgrind's files there: callgrind_annotate DIR/callgrind.4 shows the first kind, by function
     --time           microseconds by the wall clock instead, of the same rig
@@ -25,8 +25,8 @@ from typing import Final
 
 from bench.instructions import kept
 from bench.instructions.count import CountError, count, rig_command
-from bench.instructions.kinds import ALL_ON, CALIBRATION, TELLING, Kind, chosen
-from bench.instructions.page import fill_page, fill_steps, fill_telling, steps_table, table, telling_table
+from bench.instructions.kinds import ALL_ON, CALIBRATION, OBSERVABILITY, Kind, chosen
+from bench.instructions.page import fill_observability, fill_page, fill_steps, observability_table, steps_table, table
 
 __all__ = ["compare", "main"]
 
@@ -46,8 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
     is_dry = options.dry or tree != _ROOT
     if options.all_on:
         return _side_by_side(ALL_ON, steps_table, None if is_dry else fill_steps, tree, options.keep)
-    if options.told:
-        return _side_by_side(TELLING, telling_table, None if is_dry else fill_telling, tree, options.keep)
+    if options.observability:
+        return _side_by_side(
+            OBSERVABILITY, observability_table, None if is_dry else fill_observability, tree, options.keep
+        )
     kinds = chosen(options.words)
     if options.words and not options.accept and CALIBRATION not in kinds:
         kinds = (*kinds, CALIBRATION)
@@ -96,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--accept", action="store_true")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--all-on", action="store_true")
-    parser.add_argument("--told", action="store_true")
+    parser.add_argument("--observability", action="store_true")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--tree", type=Path, default=_ROOT)
     parser.add_argument("--keep", type=Path)

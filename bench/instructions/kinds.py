@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 from bench.all_on import STEPS, Step
 from bench.observed import OBSERVED, Observed
 
-__all__ = ["ALL_ON", "CALIBRATION", "KINDS", "RECORDED", "TELLING", "TRANSLATED", "Kind", "Translated", "chosen"]
+__all__ = ["ALL_ON", "CALIBRATION", "KINDS", "OBSERVABILITY", "RECORDED", "TRANSLATED", "Kind", "Translated", "chosen"]
 
 
 # A client's request for a model; a model's whole answer for a client; the next event of its stream. Each as most are
@@ -30,8 +30,9 @@ class Kind:
     and so is each reply. A chunk's heads are equal, so that what a new head costs is not counted as its. chunks: of a
     streamed reply, which is the unit; 0: a chunk is the unit, if it is a stream. keeps: what is on besides: a ledger,
     budgets in it (of the gateway and of each key), managed keys instead of those of the settings. all_on: a step of
-    bench/all_on.py, up to which all is on instead; "": none. tells: what is told of requests (bench/observed.py); "":
-    as is usual. translation: what is put from which API into which (translations.py), without a gateway; "": nothing.
+    bench/all_on.py, up to which all is on instead; "": none. observes: which of timing, access log and traces
+    are on (bench/observed.py); "": those that are by default. translation: what is put from which API into which
+    (translations.py), without a gateway; "": nothing.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Kind:
     chunks: int = 0
     keeps: Literal["", "ledger", "budgets", "managed keys"] = ""
     all_on: Literal["", Step] = ""
-    tells: Literal["", Observed] = ""
+    observes: Literal["", Observed] = ""
     translation: Literal["", Translated] = ""
     from_to: tuple[str, str] = ("", "")
 
@@ -97,9 +98,9 @@ RECORDED: Final = (
 # What each step of a real deployment costs, side by side. They, too, are counted only by their whole names.
 ALL_ON: Final = tuple(Kind(f"all on: {step}", "http1", "http1", stream=False, units=160, all_on=step) for step in STEPS)
 
-# What it costs to tell of requests, side by side; these, too.
-TELLING: Final = tuple(
-    Kind(f"told: {what}", "http1", "http1", stream=False, units=160, tells=what) for what in OBSERVED
+# What timing, the access log and traces cost, side by side. They, too, are counted only by their whole names.
+OBSERVABILITY: Final = tuple(
+    Kind(f"observability: {what}", "http1", "http1", stream=False, units=160, observes=what) for what in OBSERVED
 )
 
 
@@ -109,7 +110,7 @@ def chosen(words: Sequence[str]) -> tuple[Kind, ...]:
     They come in one order, however they were asked for: the calibration is the last.
     """
     by_word = tuple(kind for kind in KINDS if kind is not CALIBRATION)
-    every = (*by_word, *RECORDED, *ALL_ON, *TELLING, CALIBRATION)
+    every = (*by_word, *RECORDED, *ALL_ON, *OBSERVABILITY, CALIBRATION)
     names = {kind.name for kind in every}
     parts = [word for word in words if word not in names]
     return tuple(

@@ -10,10 +10,19 @@ from pathlib import Path
 from typing import Final
 
 from bench.instructions.kept import Figures, Line
-from bench.instructions.kinds import ALL_ON, CALIBRATION, TELLING
+from bench.instructions.kinds import ALL_ON, CALIBRATION, OBSERVABILITY
 from docs.tables import fill
 
-__all__ = ["PAGE", "fill_page", "fill_steps", "fill_telling", "kept_table", "steps_table", "table", "telling_table"]
+__all__ = [
+    "PAGE",
+    "fill_observability",
+    "fill_page",
+    "fill_steps",
+    "kept_table",
+    "observability_table",
+    "steps_table",
+    "table",
+]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "benchmarks" / "instructions.md"
 
@@ -59,28 +68,28 @@ def steps_table(counts: Mapping[str, float]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def telling_table(counts: Mapping[str, float]) -> str:
-    """Return what each way to tell of requests costs, over telling nothing.
+def observability_table(counts: Mapping[str, float]) -> str:
+    """Return what timing, the access log and traces cost, each over metrics alone.
 
     One in a hundred is not counted, as chance would say how many there are: it follows from none and all.
     """
-    found = {str(kind.tells): counts[kind.name] for kind in TELLING}
-    base = found[str(TELLING[0].tells)]
-    rows = ["| what is told | instructions of a request | more | in percent |", "|---|---:|---:|---:|"]
+    found = {str(kind.observes): counts[kind.name] for kind in OBSERVABILITY}
+    base = found[str(OBSERVABILITY[0].observes)]
+    rows = ["| what is on | instructions of a request | more | in percent |", "|---|---:|---:|---:|"]
     for what, n in found.items():
-        rows.append(_telling_row(what, n, base))
+        rows.append(_observability_row(what, n, base))
         if what == "traces: 0 %":
-            rows.append(_telling_row("traces: 1 %", 0.99 * n + 0.01 * found["traces: 100 %"], base))
+            rows.append(_observability_row("traces: 1 %", 0.99 * n + 0.01 * found["traces: 100 %"], base))
     return "\n".join(rows) + "\n"
 
 
-def _telling_row(what: str, n: float, base: float) -> str:
+def _observability_row(what: str, n: float, base: float) -> str:
     return f"| {what} | {n:,.0f} | {n - base:+,.0f} | {(n - base) / base:+.1%} |"
 
 
-def fill_telling(counts: Mapping[str, float], page: Path = PAGE) -> None:
+def fill_observability(counts: Mapping[str, float], page: Path = PAGE) -> None:
     """Write them where the page has them."""
-    page.write_text(fill(page.read_text(), "told", telling_table(counts)))
+    page.write_text(fill(page.read_text(), "observability", observability_table(counts)))
 
 
 def fill_steps(counts: Mapping[str, float], page: Path = PAGE) -> None:

@@ -39,7 +39,7 @@ from bench.instructions.kinds import Kind, chosen
 from bench.instructions.prepared import Replies, Requests, api_keys, whole_end
 from bench.instructions.still_loop import StillLoop
 from bench.instructions.wires import Client, Http1Client, Http1Origin, Http2Client, Http2Origin, Upstream
-from bench.observed import settings_that_tell
+from bench.observed import observability_settings
 from bench.traffic import KEYS
 from velox.accounts.service import Accounts
 from velox.accounts.snapshot import KeySnapshot
@@ -92,8 +92,8 @@ def settings_of(kind: Kind, ledger: str = "", environment: Mapping[str, str] = _
     kept = {} if not kind.keeps else {"VELOX_LEDGER": ledger}
     if kind.all_on:
         kept = settings_up_to(kind.all_on, api_keys(kind), Path(ledger))
-    if kind.tells:
-        kept = settings_that_tell(kind.tells)
+    if kind.observes:
+        kept = observability_settings(kind.observes)
     if kind.keeps in ("budgets", "managed keys"):
         rules = [{"per": per, "tokens": 10**12, "window": "month"} for per in ("gateway", "key")]
         kept["VELOX_BUDGETS"] = json.dumps(rules)

@@ -12,9 +12,9 @@ from bench.instructions.__main__ import compare
 from bench.instructions.calibration import calibrate
 from bench.instructions.count import CountError, count, rig_command
 from bench.instructions.kept import ELSEWHERE, TOLERANCE, Figures, judge, load, nearest, with_figures, write
-from bench.instructions.kinds import ALL_ON, CALIBRATION, KINDS, TELLING, TRANSLATED, chosen
-from bench.instructions.page import PAGE, kept_table, steps_table, telling_table
-from bench.observed import OBSERVED, Observed, settings_that_tell
+from bench.instructions.kinds import ALL_ON, CALIBRATION, KINDS, OBSERVABILITY, TRANSLATED, chosen
+from bench.instructions.page import PAGE, kept_table, observability_table, steps_table
+from bench.observed import OBSERVED, Observed, observability_settings
 from docs.tables import fill
 from velox.build import BUILD
 from velox.settings import load as load_settings
@@ -148,20 +148,22 @@ def test_steps_table_says_what_each_adds() -> None:
     ]
 
 
-def test_telling_table_stands_against_nothing_told() -> None:
-    counts = {kind.name: 1000.0 + n for n, kind in enumerate(TELLING)}
-    counts["told: traces: 100 %"] = 2005.0
-    rows = telling_table(counts).splitlines()[2:]
+def test_observability_table_stands_against_metrics_alone() -> None:
+    counts = {kind.name: 1000.0 + n for n, kind in enumerate(OBSERVABILITY)}
+    counts["observability: traces: 100 %"] = 2005.0
+    rows = observability_table(counts).splitlines()[2:]
     assert rows[0] == "| metrics alone | 1,000 | +0 | +0.0% |" and rows[5] == "| traces: 0 % | 1,005 | +5 | +0.5% |"
     assert rows[6:8] == ["| traces: 1 % | 1,015 | +15 | +1.5% |", "| traces: 100 % | 2,005 | +1,005 | +100.5% |"]
-    assert [kind.name for kind in chosen([TELLING[0].name])] == ["told: metrics alone"] and chosen([]) == KINDS
+    assert [kind.name for kind in chosen([OBSERVABILITY[0].name])] == ["observability: metrics alone"] and chosen(
+        []
+    ) == KINDS
 
 
 @pytest.mark.parametrize("what", OBSERVED)
 def test_each_row_tells_what_it_says(what: Observed) -> None:
     """By the settings that it makes, which a wrong name of a variable would not change."""
     settings = load_settings(
-        {"VELOX_UPSTREAM_ORIGIN": "http://127.0.0.1:9", **settings_that_tell(what)}, cores=1, memory_bytes=0
+        {"VELOX_UPSTREAM_ORIGIN": "http://127.0.0.1:9", **observability_settings(what)}, cores=1, memory_bytes=0
     )
     traces = settings.traces
     assert (traces is not None) is ("traces" in what)
