@@ -13,14 +13,17 @@ import velox.shm
 # Of each module: the name of its layout's number, that number, and the digest of the constants that it was given for.
 LAYOUTS = {
     "quota_table": ("QUOTA_LAYOUT", 1, "962014bebbe33338"),
-    "budget_table": ("BUDGET_LAYOUT", 1, "5ca7300b9351f49d"),
-    "answer_ring": ("ANSWER_LAYOUT", 3, "6f8a3d92749647df"),
+    "budget_table": ("BUDGET_LAYOUT", 1, "e6e7c77e18f75b00"),
+    "answer_ring": ("ANSWER_LAYOUT", 3, "1fc86d9f2e104961"),
     "object_table": ("OBJECT_LAYOUT", 1, "b0908458bab3c338"),
 }
 
 
 def constants_of(module: str) -> tuple[dict[str, str], str]:
-    """Return the constants of a module as they are written, and the digest of those that are numbers."""
+    """Return the constants of a module as they are written, and the digest of those that are numbers of the memory.
+
+    How long something waits (`_S`) is no part of it: two versions may differ in that.
+    """
     tree = ast.parse(Path(velox.shm.__path__[0], f"{module}.py").read_text())
     found = {
         node.target.id: ast.unparse(node.value)
@@ -32,7 +35,9 @@ def constants_of(module: str) -> tuple[dict[str, str], str]:
         for node in tree.body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple)
     }
-    texts = [f"{name}={value}" for name, value in found.items() if not name.endswith("_LAYOUT") and "'" not in value]
+    texts = [
+        f"{name}={value}" for name, value in found.items() if not name.endswith(("_LAYOUT", "_S")) and "'" not in value
+    ]
     return found, hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
