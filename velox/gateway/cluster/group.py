@@ -374,6 +374,10 @@ class AttemptHost(RequestContext):
         """Note which of two attempts (hedging.py) is the one whose reply it will be, if any."""
 
     @abc.abstractmethod
+    def reply_ends(self) -> bool:
+        """Account for a reply whose last bytes are about to go to the client. False: its end will tell how it ended."""
+
+    @abc.abstractmethod
     def count_hedges(self, n: int) -> None:
         """Count so many second attempts more that are under way, or fewer."""
 
@@ -412,7 +416,7 @@ class Attempt(AnsweringAttempt):
 
     __slots__ = (
         *("_answers", "_began_s", "_has_first", "_has_head", "_head_s", "_headers", "_host", "_is_of_client"),
-        *("_key_status", "_n_unsent", "_progress_s", "_renamed", "_sent_s", "_stream"),
+        *("_is_counted", "_key_status", "_n_unsent", "_progress_s", "_renamed", "_sent_s", "_stream"),
         *("copied", "forwarder", "group", "is_sent", "key", "keys", "member", "n", "on_first_byte", "probe_timeout_s"),
         "proof",
     )
@@ -445,6 +449,7 @@ class Attempt(AnsweringAttempt):
         self._head_s = 0.0  # when it came, if it was good
         self._answers = False  # with a good reply
         self._has_first = False
+        self._is_counted = False  # as answered
         self._headers: Headers = []  # of an error
         self._is_of_client = False  # which is about an account of the client's, and so not of how much there is to do
         self._key_status = 0  # the status that was, last; 0: none was; -1: it was given up
@@ -573,7 +578,8 @@ class Attempt(AnsweringAttempt):
             now_s = self._close(host, reply)
             host.was_sent = True
             status = reply.status
-            host.recorder.attempt_answered(self.member, status)
+            if not self._is_counted:
+                host.recorder.attempt_answered(self.member, status)
             self.answered(status, now_s)
             return ended
         if isinstance(ended, ErrorReply):
@@ -684,6 +690,13 @@ class Attempt(AnsweringAttempt):
                 host.found_capacity()
         if self.on_first_byte is not None:
             self.on_first_byte()
+
+    def on_last(self, status: int) -> None:
+        """The client is about to get the last bytes."""
+        host = self._host
+        if host is not None and host.reply_ends():
+            self._is_counted = True
+            host.recorder.attempt_answered(self.member, status)
 
     @property
     def total_s(self) -> float:

@@ -204,6 +204,11 @@ class HedgedAttempts:
         self._close()
 
     @property
+    def is_alone(self) -> bool:
+        """True while no second attempt runs, nor one that was given up for it."""
+        return self._n_running <= 1
+
+    @property
     def total_s(self) -> float:
         """How long a reply may take that is no stream, as for an Attempt."""
         return self.last.total_s

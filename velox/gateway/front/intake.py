@@ -509,7 +509,8 @@ class Gateway(ExchangeOwner):
             queue.serviced(now_ns - exchange.taken_ns)
         if tokens != exchange.cost:
             self._correct(exchange, tokens)
-        self.parts.recorder.ended(exchange, reason, status, now_ns)
+        if not exchange.is_accounted:
+            self.parts.recorder.ended(exchange, reason, status, now_ns)
         if waiters.n_waiting:
             waiters.notify(self.loop.time())
         if queue.n:

@@ -50,6 +50,7 @@ from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
 from velox.protocol.error_meaning import ERROR_BYTES, READ_STATUSES
 from velox.protocol.heads.date import http_date
+from velox.protocol.http1.write import check_unsplit
 from velox.protocol.reply_body import begun_text, label_of
 from velox.protocol.usage.tokens import TokenUsage
 from velox.types import Answers, Dialect
@@ -119,6 +120,9 @@ class AnsweringAttempt(abc.ABC):
         send these before they have begun to think.
         """
 
+    def on_last(self, status: int) -> None:  # noqa: B027 - not all count
+        """The client is about to get the last bytes of a reply: what they end is counted before they go."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectedReply:
@@ -176,7 +180,7 @@ class Reply:
     __slots__ = (
         *("_chain", "_client", "_comment_s", "_fields", "_early", "_filters", "_first", "_gate", "_has_body"),
         "_quiet",
-        *("_has_first", "_may_hold"),
+        *("_has_first", "_head_ns", "_may_hold"),
         *("_cpu_thread", "_catching_up"),
         *(
             "_expected",
@@ -245,6 +249,7 @@ class Reply:
         self.last_s = 0.0  # when the upstream last brought something; comments in an event stream are nothing
         self.first_byte_ns = 0  # monotonic; 0: none came
         self.relay_ns = 0  # what building and writing the reply's first bytes took
+        self._head_ns = 0  # while the head that came is passed on at once: since when
 
     def begin(self, listener: AnsweringAttempt | None, told: AttemptFields) -> None:
         """Begin an attempt. Before the stream is opened: it may fail while it is.
@@ -567,7 +572,7 @@ class Reply:
                 self._needs_first = False
                 if listener.secret:
                     filters = insert_in_order(filters, ErrorRedaction(listener.secret, self._expected.dialect))
-        began_ns = time.monotonic_ns()
+        began_ns = self._head_ns = time.monotonic_ns()
         passed = self._fields.passed(shape, DROPPED if rates is None else rates.dropped)
         self.is_sse = passed.is_sse
         has_body = self._has_body = self._request.shape.method != b"HEAD" and status not in NO_BODY_STATUSES
@@ -631,12 +636,11 @@ class Reply:
             is_whole = self._write_head(status, self._headers(passed, head, began_ns), length, data, end) and end
         if is_whole and not self.ended.done():
             self.ended.set_result(COMPLETE)
-        if self.started:
-            self.relay_ns = self.first_byte_ns - began_ns
-            if self._has_first:
-                self._tell_first(now_s)
-                if watch is not None:
-                    self._pass_chunks()
+        self._head_ns = 0
+        if self.started and self._has_first:
+            self._tell_first(now_s)
+            if watch is not None:
+                self._pass_chunks()
 
     def _headers(self, passed: PassedFields, head: ReplyHead, now_ns: int) -> Headers:
         """Return the fields that the client gets, but for those of Velox's own."""
@@ -670,8 +674,12 @@ class Reply:
             more += b"x-request-id: %b\r\n" % given
         own = (b"x-velox-request-id: ", self._request_id, b"\r\n", self._told.lines)
         lines = b"".join((rates, lines, more, *own))
-        self._client.begin_lines(head.shape.status, lines, length, data, end, has_body=has_body)
-        self._has_begun(head.shape.status, length, data)
+        status = head.shape.status
+        if end:
+            self._ends_with_head(status, length, data)
+        self._client.begin_lines(status, lines, length, data, end, has_body=has_body)
+        if not end:
+            self._has_begun(status, length, data)
         return True
 
     def _has_bad_head(self) -> bool:
@@ -686,9 +694,24 @@ class Reply:
         self.bytes_out = len(data)
         self.status = status
         self.first_byte_ns = time.monotonic_ns()
+        if self._head_ns:
+            self.relay_ns = self.first_byte_ns - self._head_ns
         self.started = True
         if self._watch is not None:
             self._pass_chunks()
+
+    def _ends_with_head(self, status: int, length: int | None, data: bytes) -> None:
+        """The head is about to go to the client with all that follows it."""
+        self._has_begun(status, length, data)
+        self._ends()
+
+    def _ends(self) -> None:
+        """The last bytes are about to go to the client: have them counted, as the worker may be killed behind them."""
+        self._write_chunk = None
+        if self._has_first:
+            self._tell_first(self.last_s)
+        if self._listener is not None:
+            self._listener.on_last(self.status)
 
     def _on_filtered(self, chain: FilterChain, data: bytes, end: bool) -> None:
         """Pass on what the filters leave of a read: the head too, when it is held back no longer."""
@@ -801,10 +824,16 @@ class Reply:
         elif length is None and end:
             length = len(data)  # the whole reply is here: its length is known after all
         try:
+            if end:
+                check_unsplit(
+                    b"".join([part for field in headers for part in field])
+                )  # else it would be counted, and then not sent
+                self._ends_with_head(status, length, data)
             self._client.begin_reply(status, headers, length, data, end, has_body=has_body)
         except ValueError:
             return self._has_bad_head()
-        self._has_begun(status, length, data)
+        if not end:
+            self._has_begun(status, length, data)
         return True
 
     def _tell_first(self, now_s: float) -> None:
@@ -822,4 +851,7 @@ class Reply:
     def _write_body(self, data: bytes, end: bool) -> None:
         if self._has_body:  # else the client would take it for the begin of its next reply
             self.bytes_out += len(data)
+        if end:
+            self._ends()
+        if self._has_body:
             self._client.body(data, end)

@@ -12,7 +12,8 @@
       _begin_first_attempt()   choose a member of its route                                          (routing.py)
         Attempt.send()         a stream on a warm connection; the reply passes through reply.py        (group.py)
         _decide_next()         after an attempt: the end, another attempt, or the client gets the error (retries.py)
-      _end()                   always, exactly once: limits settled, slot and body freed, counted, logged
+      reply_ends()             before the last bytes of a reply go out: limits settled, counted, logged
+      _end()                   always, exactly once: the same where there was no such reply; slot and body freed
 
 Knows: the order of these steps and who learns of each end. Does not know: sockets (net/), framing (protocol/), rules
 (policy/). docs/life-of-a-request.md shows the same as a picture.
@@ -181,7 +182,7 @@ class Exchange(AttemptHost):
         ),
         "_gone",
         "_google_fields",
-        "_takes_route_model",
+        *("_is_accounted", "_takes_route_model", "_tokens"),
         "_n_passed",
         "_steps",
         *("_reservation", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_route", "cost", "gateway"),
@@ -246,6 +247,8 @@ class Exchange(AttemptHost):
         self._answering: Attempt | None = None  # at `upstream`
         self._keeper: AnswerKeeper | None = None  # of its answer
         self._has_kept_answers = False  # some were inserted into its body
+        self._is_accounted = False  # its end is recorded
+        self._tokens = 0  # that it really cost, once that is settled
 
     def __repr__(self) -> str:
         tried = " ".join((*self.tried, self.upstream))
@@ -1152,6 +1155,31 @@ class Exchange(AttemptHost):
 
     # -- the end --------------------------------------------------------------------------------------
 
+    def reply_ends(self) -> bool:
+        """Settle and record it now, as the last bytes of its reply are about to go to the client; False: not yet.
+
+        Behind them the worker may be killed, and what the client has would not be counted.
+        """
+        reply = self.reply
+        if reply is None or self._gone is not None or self._failed is not None or self._drain is not None:
+            return False  # it ends otherwise
+        if isinstance(self._attempting, HedgedAttempts) and not self._attempting.is_alone:
+            return False  # what the other one came to is not known before it has ended
+        self.was_sent = True
+        try:
+            self._tokens = self._settle_end(None)
+            self._is_accounted = True
+            self.recorder.ended(self, None, reply.status, time.monotonic_ns())
+        except Exception as exc:  # a bug: the client gets its answer all the same
+            self.recorder.crashed(exc)
+        return self._is_accounted
+
+    def _settle_end(self, error: VeloxError | None) -> int:
+        """Settle it; return the tokens that it really cost."""
+        # Most often there is nothing to settle.
+        is_kept = error is None and self._reservation.limits.is_kept and self._calls is None
+        return self.cost if is_kept else self._settle(error)
+
     def _end(self, error: VeloxError | None) -> None:
         """Settle, account, then tell the client how it ended. No await: it happens exactly once."""
         reply = self.reply
@@ -1161,9 +1189,7 @@ class Exchange(AttemptHost):
             self._routing = None
         if self._timer is not None:
             self._stop_timer()
-        # Most often there is nothing to settle.
-        is_kept = error is None and self._reservation.limits.is_kept and self._calls is None
-        tokens = self.cost if is_kept else self._settle(error)
+        tokens = self._tokens if self._is_accounted else self._settle_end(error)
         if error is None:
             assert reply is not None, "an exchange without error has replied"
             self.gateway.account(self, None, reply.status, tokens)
@@ -1205,7 +1231,8 @@ class Exchange(AttemptHost):
                     self._end_calls(self._calls, error, usage, pays=pays)
             finally:
                 spent = reservation.settle(usage if pays else NOTHING_USED, sent=is_used)
-            self.spent = self._spending(usage)
+            reply = self.reply
+            self.spent = self._spending(usage, is_whole=error is None or (reply is not None and reply.is_whole))
         except Exception as exc:  # a bug: the slot is freed and the client told all the same
             self.recorder.crashed(exc)
         if spent is None:
@@ -1220,7 +1247,7 @@ class Exchange(AttemptHost):
         wanted = answering.group.models[answering.n]
         return route.parts.entry.name, self.upstream, (model if wanted is None else asked_model(wanted, model)) or ""
 
-    def _spending(self, usage: Usage | None) -> Spending | None:
+    def _spending(self, usage: Usage | None, *, is_whole: bool) -> Spending | None:
         """Return what it took: as its calls are recorded, else as its reply tells, where that is read."""
         if self._calls is not None:
             return self._calls.spent()
@@ -1228,7 +1255,7 @@ class Exchange(AttemptHost):
             return None
         kinds = self._meter.kinds()
         if usage is None or not usage.is_exact:
-            usage = self._meter.usage(is_whole=self.reply is not None and self.reply.is_whole)
+            usage = self._meter.usage(is_whole=is_whole)
         if kinds.input != usage.input or kinds.output != usage.output:
             kinds = kinds._replace(input=usage.input, output=usage.output)
         return spending_of(kinds, None, is_estimated=not usage.is_exact, is_recorded=False)
@@ -1331,6 +1358,11 @@ class Exchange(AttemptHost):
         calls.end(Answered(self._answering, status, reason, pays, started, first_ns, usage, kinds, was_drained))
 
     @property
+    def is_accounted(self) -> bool:
+        """True once its end is recorded."""
+        return self._is_accounted
+
+    @property
     def rates(self) -> RateHeaders | None:
         """What the client learns of its limits; None where no quota counts its requests."""
         if self._reservation is not NOT_RESERVED:
@@ -1349,7 +1381,7 @@ class Exchange(AttemptHost):
     def fail(self, error: VeloxError) -> None:
         """End the exchange from outside, in whichever phase: a deadline, or the end of a drain."""
         self.end_drain()
-        if self._failed is None and self._gone is None:
+        if self._failed is None and self._gone is None and not self._is_accounted:
             self._failed = error
             if self.phase == "ttfb" and self.reply is not None:
                 self.reply.on_failure(error)  # no effect on a reply that has just become whole

@@ -148,9 +148,12 @@ class TracedExchange(TimedExchange):
 
     # -- the end --------------------------------------------------------------------------------------
 
-    def _end(self, error: VeloxError | None) -> None:
+    def _settle_end(self, error: VeloxError | None) -> int:
         if self.spent is None and self._meter is not None and error is None and self.was_sent:
-            self.spent = self._spending(None)
+            self.spent = self._spending(None, is_whole=True)
+        return super()._settle_end(error)
+
+    def _end(self, error: VeloxError | None) -> None:
         self._of_attempts.clear()  # they lead to what the request was
         super()._end(error)
 
