@@ -76,8 +76,8 @@ STEPS: Final = (
             "429 rate_limited, with the exact time to wait",
             "503 limits_unavailable; cache: 504 not_cached",
             "404 unknown_model, unknown_route",
-            "budgets: 429 insufficient_quota,",
-            "403 unpriced_model, 503 ledger_full",
+            "422 idempotency_mismatch; 503 ledger_full",
+            "429 insufficient_quota, 403 unpriced_model",
         ),
     ),
     Step(

@@ -74,6 +74,8 @@ MEANING: Final = {
     Reason.UNPRICED_MODEL: "a [budget](budgets.md#models-without-a-price) counts dollars, and the model has no price",
     Reason.NOT_CACHED: "the [cache](cache.md) has no answer, and the client's `Cache-Control: only-if-cached` takes no"
     " other one",
+    Reason.IDEMPOTENCY_MISMATCH: "the `Idempotency-Key` is that of [another request](joined-calls.md#retries), which"
+    " runs or whose answer is still kept",
     Reason.CLIENT_CLOSED: "the client disconnected before the end of its reply; only in log and metric",
     Reason.CLIENT_SLOW: "the client read its reply too slowly (`VELOX_CLIENT_WRITE_TIMEOUT`)",
     Reason.TUNNEL_TIMEOUT: "a WebSocket was idle (`VELOX_TUNNEL_IDLE_TIMEOUT`), or reached its maximum age"

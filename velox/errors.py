@@ -66,6 +66,8 @@ class Reason(enum.Enum):
     UNPRICED_MODEL = ("unpriced_model", 403, _C, False)
     # RFC 9111 §5.2.1.7: only an answer that is kept was asked for.
     NOT_CACHED = ("not_cached", 504, _C, False)
+    # An Idempotency-Key that another request has.
+    IDEMPOTENCY_MISMATCH = ("idempotency_mismatch", 422, _C, False)
     CLIENT_CLOSED = ("client_closed", 499, _C, None)
     CLIENT_SLOW = ("client_slow", 499, _C, None)
     # Of a WebSocket that stood still, or has lasted as long as one may: it ends with a Close frame, never a reply.

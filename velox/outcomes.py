@@ -18,6 +18,7 @@ __all__ = [
     "Decision",
     "DnsResult",
     "Hedged",
+    "JoinResult",
     "KeyHolder",
     "LeaseResult",
     "Mirrored",
@@ -191,6 +192,16 @@ class CacheResult(enum.IntEnum):
     HIT = 0  # an answer that is kept
     MISS = 1
     BYPASS = 2  # it was not asked: the request is none for it, or its client said so
+
+
+class JoinResult(enum.IntEnum):
+    """How a request of a route that joins calls got its reply."""
+
+    LEADER = 0  # of a call that others could join
+    JOINED = 1  # of the call of an equal request
+    RETRY = 2  # of its client's first call
+    ALONE = 3  # by itself: nobody may share it, there was no room, or the call that it had joined failed
+    REFUSED = 4  # an error: its Idempotency-Key was another request's
 
 
 class Drained(enum.IntEnum):

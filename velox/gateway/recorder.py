@@ -28,6 +28,7 @@ from velox.outcomes import (
     CacheResult,
     Drained,
     Hedged,
+    JoinResult,
     Mirrored,
     Retry,
     RetryDenied,
@@ -164,6 +165,10 @@ class Recorder:
     def cached(self, result: CacheResult) -> None:
         """Note what the cache said of a request."""
         self.metrics.count_cache(result)
+
+    def joined(self, result: JoinResult) -> None:
+        """Note how a request of a route that joins calls got its reply."""
+        self.metrics.count_join(result)
 
     def mirrored(self, outcome: Mirrored) -> None:
         """Note what came of a copy of a request."""
@@ -336,6 +341,7 @@ def _record(
         upstream=exchange.upstream or None,
         tried=", ".join(exchange.tried) or None,
         cache=None if exchange.cached is None else exchange.cached.name.lower(),
+        join=None if exchange.joined is None else exchange.joined.name.lower(),
         close_code=None if reply is None else reply.close_code,
         key_id=(caller.account or caller.id.hex()) or None,
         address=client.address or None,

@@ -18,7 +18,7 @@ from velox.gateway.reply.reply import Reply
 from velox.heads import Headers, RequestHead
 from velox.net.application import Client
 from velox.observe.metrics import CallKind
-from velox.outcomes import CacheResult
+from velox.outcomes import CacheResult, JoinResult
 from velox.types import BodyFields
 
 if TYPE_CHECKING:  # gateways that trace nothing have none
@@ -38,13 +38,14 @@ class RequestContext:
     waiting, on the loop's clock. was_sent: an upstream received the request and did not report it as unprocessed.
     may_have_begun: an upstream received it, may work on it, and has not answered. n_attempts: at upstreams. upstream:
     of the last one, or of the one whose reply it is; "" before the first. cached: what the cache said of it; None: its
-    route has none. tried: the others, each "name=reason",
-    "name=status", or "name=hedged" where another was faster. failed_before: how the last attempt ended that another
-    one followed. spent: what it took, once it is over; None: nobody counts that.
+    route has none. joined: whose call its reply is of; None: its route joins none. tried: the others, each
+    "name=reason", "name=status", or "name=hedged" where another was faster. failed_before: how the last attempt ended
+    that another one followed. spent: what it took, once it is over; None: nobody counts that.
     """
 
     __slots__ = (
-        *("body", "cached", "client", "deadline_s", "failed_before", "fields", "head", "id", "loop", "may_have_begun"),
+        *("body", "cached", "client", "deadline_s", "failed_before", "fields", "head", "id", "joined"),
+        *("loop", "may_have_begun"),
         *("n_attempts", "phase", "plan", "reply", "spent", "started_ns", "tried", "upstream", "was_sent"),
     )
 
@@ -69,6 +70,7 @@ class RequestContext:
     failed_before: VeloxError | None
     spent: Spending | None
     cached: CacheResult | None
+    joined: JoinResult | None
 
     @property
     def is_streamed(self) -> bool:

@@ -109,7 +109,8 @@ class Flag(enum.IntFlag):
     BILLED: its cost is what the upstream says that it takes. REGIONAL: it was kept within a region, which may cost
     more. OTHERS: another model worked for the answer, too, whose tokens are not known. HAS_REST: units of it are in the
     record before; of a call that was read: that record was damaged, and they are not known. CACHED: no upstream was
-    asked: an answer that was kept was given again.
+    asked: an answer that was kept was given again. JOINED: none was asked for this request: its reply is that of
+    another request's call, where its tokens and its cost are.
     """
 
     STREAM = 1
@@ -125,6 +126,7 @@ class Flag(enum.IntFlag):
     OTHERS = 1024
     HAS_REST = 2048
     CACHED = 4096
+    JOINED = 8192
 
 
 class Tokens(NamedTuple):

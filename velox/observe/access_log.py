@@ -36,10 +36,10 @@ class AccessRecord:
     its digest.
 
     upstream: of the last attempt. tried: those before it, and how each ended. cache: what that said of the request;
-    None: its route has none. key_id: of a managed key its id, of others the digest's begin. address: from which the
-    client's connection came, forwarded_for: the client's as a trusted proxy says it. sent_status: that the client got,
-    where its reply had begun before it failed; None: it got none. tokens and cost: None where nobody counts them.
-    estimated: not all of these were told by the upstream.
+    None: its route has none. join: whose call gave the reply; None: its route joins none. key_id: of a managed key its
+    id, of others the digest's begin. address: from which the client's connection came, forwarded_for: the client's as a
+    trusted proxy says it. sent_status: that the client got, where its reply had begun before it failed; None: it got
+    none. tokens and cost: None where nobody counts them. estimated: not all of these were told by the upstream.
     """
 
     time: str
@@ -68,6 +68,7 @@ class AccessRecord:
     upstream: str | None = None
     tried: str | None = None
     cache: str | None = None
+    join: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None

@@ -296,6 +296,10 @@ class WorkerMetrics:
         """Count what the cache said of one request."""
         self._add(self._slab + _CELL * (series.CACHE_RESULTS.first + result), 1)
 
+    def count_join(self, result: outcomes.JoinResult) -> None:
+        """Count how one request of a route that joins calls got its reply."""
+        self._add(self._slab + _CELL * (series.JOIN_RESULTS.first + result), 1)
+
     def count_kept(self, n_bytes: int, n_evicted: int) -> None:
         """Count one answer that the cache keeps, and the bytes of others that gave way for it."""
         self._add(self._slab + _CELL * series.CACHE_STORED.first, 1)

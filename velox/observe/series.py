@@ -201,6 +201,11 @@ CACHE_EVICTED_BYTES: Final = _layout.counter(
 )
 CACHE_PURGES: Final = _layout.counter("velox_cache_purges", "Purges of the cache.")
 CACHE_PURGED: Final = _layout.counter("velox_cache_purged", "Kept answers that purges have taken out.")
+JOIN_RESULTS: Final = _layout.counter(
+    "velox_join_requests",
+    "Requests of routes that join calls, by whose call gave them their reply.",
+    _label("result", outcomes.JoinResult),
+)
 CANARY: Final = _layout.counter("velox_canary_requests", "Requests sent to a canary.")
 TRANSLATIONS: Final = _layout.counter(
     "velox_translations",

@@ -317,6 +317,8 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     if settings.cache_bytes and any(route.cache is not None for route in settings.routes):
         n_bytes = ring_bytes(settings.cache_bytes, settings.cache_answers, settings.workers, 2 * settings.workers)
         rows.append(MemoryRow("answers of the cache", n_bytes, 1))
+    if settings.join_bytes and any(route.join is not None for route in settings.routes):
+        rows.append(MemoryRow("replies of joined calls", settings.join_bytes, 1))
     rows += _of_limits(settings)
     if any(target.naming is not None for route in settings.routes for target in route.targets):
         # The body as it came stays for another attempt; two attempts at a time may name two models.

@@ -99,6 +99,8 @@ def _modules(settings: Settings) -> Iterable[str]:
         yield from _ADAPTERS
     if any(route.cache is not None for route in settings.routes):
         yield "velox.gateway.cache.response_cache"
+    if any(route.join is not None for route in settings.routes):
+        yield "velox.gateway.join.joining"
     if any(has_proxy(entry, settings) for entry in settings.upstreams):
         yield "velox.runtime.upstreams.proxied"
     if any(map(signs_in, settings.upstreams)):

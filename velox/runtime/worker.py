@@ -111,6 +111,7 @@ from velox.types import Timing
 if TYPE_CHECKING:  # loads a dialect or a library, which most gateways don't need
     from velox.gateway.answers.kept_answers import KeptAnswers
     from velox.gateway.cache.response_cache import ResponseCache
+    from velox.gateway.join.joining import Joining
     from velox.gateway.tracing import Tracer
     from velox.runtime.shared.answers import AnswerSharing
     from velox.runtime.shared.objects import ObjectSharing
@@ -135,6 +136,7 @@ def gateway_parts(
     share: Callable[[], SharedObjects] | None = None,
     answers: Answers | None = None,
     cache: Callable[[], ResponseCache] | None = None,
+    joining: Callable[[], Joining] | None = None,
     records: RecordRing | None = None,
     budgets: BudgetTable | None = None,
     series: CallSeries | None = None,
@@ -175,6 +177,7 @@ def gateway_parts(
         calls=None if records is None else _call_log(settings, records, budgets, recorder),
         answers=answers,
         cache=cache,
+        joining=joining,
         models=_models(settings, recorder, logger, loop),
         timing=_TIMING_RULES[settings.server_timing],
         is_litellms=settings.litellm_headers,
@@ -542,6 +545,7 @@ class Worker:
             share=self._shared_objects if shares_objects(self._settings) else None,
             answers=self._make_answers(),
             cache=self._cache_maker(),
+            joining=self._joining_maker(),
             records=context.records,
             budgets=budgets,
             series=self._series,
@@ -634,16 +638,35 @@ class Worker:
 
         def make() -> ResponseCache:
             if not made:
+                from velox.gateway.cache.request_key import RequestKeys
                 from velox.gateway.cache.response_cache import CacheBounds, ResponseCache
 
                 ring = AnswerRing(memory, self._context.block)
                 of_partition = settings.cache_bytes * settings.cache_share_percent // 100 // settings.workers
                 bounds = CacheBounds(settings.cache_answer_bytes, of_partition)
                 tell = self._metrics.count_kept
-                auth = self._context.keys.auth
-                made.append(
-                    ResponseCache(ring, bounds, self._budget, tell, time.monotonic, requires_keys=auth.requires_keys)
-                )
+                keys = RequestKeys(requires_keys=self._context.keys.auth.requires_keys)
+                made.append(ResponseCache(ring, bounds, self._budget, tell, time.monotonic, keys))
+            return made[0]
+
+        return make
+
+    def _joining_maker(self) -> Callable[[], Joining] | None:
+        """Return what makes that of joined calls when a route first asks it; None: there is no room for any."""
+        settings = self._settings
+        if not settings.join_bytes:
+            return None
+        made: list[Joining] = []
+
+        def make() -> Joining:
+            if not made:
+                from velox.gateway.cache.request_key import RequestKeys
+                from velox.gateway.join.joining import Joining
+                from velox.policy.join.table import JoinBounds, JoinTable
+
+                bounds = JoinBounds(settings.join_call_bytes, settings.join_bytes // settings.workers)
+                keys = RequestKeys(requires_keys=self._context.keys.auth.requires_keys)
+                made.append(Joining(JoinTable(bounds), keys, self._loop))
             return made[0]
 
         return make

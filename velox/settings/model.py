@@ -371,6 +371,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse.integer(1, 100),
     )
 
+    # -- Joined calls --
+    join_bytes: int = setting(
+        "64MiB",
+        "what routes that [`join`](docs/joined-calls.md) calls hold of their replies, all workers together; over it a"
+        " request has a call of its own; 0: there is no room for any",
+        parse.size(0, 64 << 30),
+        name="VELOX_JOIN_BYTES",
+    )
+    join_call_bytes: int = setting(
+        "1MiB",
+        "the same: of one call; a longer one is joined no more, and of one that is joined a follower may be so much"
+        " behind",
+        parse.size(1 << 20, 64 << 20),
+        name="VELOX_JOIN_CALL_BYTES",
+    )
+
     # -- Records of calls, and keys that are kept with them --
     # None: calls are not recorded
     ledger: str | None = setting(

@@ -378,6 +378,7 @@ def _of_route(route: RouteEntry) -> str:
         f"mirror {mirror.percent:g}% to {mirror.to}" if mirror is not None else "",
         "strict" if route.strict else "",
         f"cache {route.cache}" if route.cache is not None else "",
+        f"join {route.join}" if route.join is not None else "",
         f"request {_rules(route.request_headers)}" if route.request_headers else "",
         f"response {_rules(route.response_headers)}" if route.response_headers else "",
     )

@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from tests.sockets.gateway.composed import TIMEOUTS, Dial, Stand, composed, in_order, settings_with, upstream_of
+from velox.gateway.cache.request_key import RequestKeys
 from velox.gateway.front.admission import admission
 from velox.gateway.front.intake import Gateway
+from velox.gateway.join.joining import Joining
 from velox.gateway.limits.limiter import QuotaTable
 from velox.gateway.reply.outcome import ErrorReply, Failed
 from velox.gateway.reply.reply import Reply
@@ -25,6 +27,8 @@ from velox.net.upstream.interface import (
     UpstreamRequest,
 )
 from velox.outcomes import ConnectionEnd
+from velox.policy.join.rules import JoinRule
+from velox.policy.join.table import JoinBounds, JoinTable
 from velox.policy.limits.estimate import Estimator
 from velox.policy.limits.limit_rules import LimitRule
 from velox.policy.queue.concurrency import ConcurrencyLimit
@@ -146,16 +150,19 @@ def gateway(
     table: QuotaTable | None = None,
     n_keys: int = 0,
     accounts_pass: bool = False,
+    join: JoinRule | None = None,
+    join_bytes: int = 1 << 24,
 ) -> Iterator[Gateway]:
     """Build a gateway that logs everything to nowhere, with an upstream for each dial. It limits nothing by itself.
 
     concurrency: of each upstream; none: no limit. n_keys: of each upstream; 0: the client's own key goes up.
-    accounts_pass: what a client says of its account at the provider goes up beside our key.
+    accounts_pass: what a client says of its account at the provider goes up beside our key. join: of its route.
+    join_bytes: that joined calls hold together.
     """
     names = [str(number) for number in range(len(dials))]
     settings = settings_with(
         upstreams=tuple(upstream_of(name, timeouts=timeouts, n_keys=n_keys) for name in names),
-        routes=(in_order(names),),
+        routes=(replace(in_order(names), join=join),),
         limits=tuple(limited),
         api_keys=keys,
         rate_limit_max_wait_s=max_wait_s,
@@ -170,7 +177,11 @@ def gateway(
     )
     bounds = concurrency or [None] * len(dials)
     stands = {name: Stand(dial, bound) for name, dial, bound in zip(names, dials, bounds, strict=True)}
-    parts = {"retry_budget": budget or RetryBudget(0, 1000.0)}
+    parts: dict[str, Any] = {"retry_budget": budget or RetryBudget(0, 1000.0)}
+    if join is not None:
+        bounds_of_joins = JoinBounds(1 << 20, join_bytes)
+        joining = Joining(JoinTable(bounds_of_joins), RequestKeys(requires_keys=bool(keys)), asyncio.get_running_loop())
+        parts["joining"] = lambda: joining
     if estimator is not None:
         parts["estimator"] = estimator
     with composed(settings, stands, quotas=table, **parts) as made:

@@ -25,6 +25,7 @@ from velox.outcomes import (
     DnsResult,
     Drained,
     Hedged,
+    JoinResult,
     KeyHolder,
     LeaseResult,
     Mirrored,
@@ -120,6 +121,8 @@ def count_everything(metrics: WorkerMetrics) -> None:
     metrics.count_canary()
     for said in CacheResult:
         metrics.count_cache(said)
+    for join in JoinResult:
+        metrics.count_join(join)
     metrics.count_kept(1, 1)
     metrics.count_purge(1)
     for client in ApiKind:

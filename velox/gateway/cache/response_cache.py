@@ -3,8 +3,8 @@
     look_up()         whether the cache serves a request, and the answer that it has for it
     CacheStoreFilter  stores the answer of a request for which the cache had none
 
-Knows: what makes two requests equal beside their bodies: who asks, where it goes, which fields of its head may matter.
-Does not know: how bodies are compared (policy/cache), where bytes lie (shm/answer_ring.py), or who writes the reply.
+Knows: which answers a request may be given, and which are stored. Does not know: what makes two requests equal
+(request_key.py), where bytes lie (shm/answer_ring.py), or who writes the reply.
 """
 
 from __future__ import annotations
@@ -16,26 +16,17 @@ from functools import partial
 from typing import ClassVar, Final, NamedTuple
 
 from velox.gateway.access.plan import RequestPlan
+from velox.gateway.cache.request_key import RequestKeys
 from velox.gateway.cluster.routing import RouteParts
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.pipeline import FilterOrder
 from velox.heads import ReplyHead, RequestHead
 from velox.net.client.body_budget import FREE_REPLY_BYTES, BodyBudget
 from velox.outcomes import CacheResult
-from velox.policy.cache.canonical import NotCanonicalError, read_canonical
 from velox.policy.cache.control import USUAL, CacheControl, cache_control
 from velox.policy.cache.endings import is_good_answer, is_good_stream
 from velox.policy.cache.entry import Entry, entry_bytes, read_entry
-from velox.policy.cache.requests import (
-    LONGEST_BODY,
-    Uncached,
-    body_text,
-    cache_key,
-    may_cache_api,
-    telling_headers,
-    why_uncached,
-)
-from velox.policy.cache.rules import CacheRule, partition_of
+from velox.policy.cache.rules import CacheRule
 from velox.policy.cache.shares import PartitionShares
 from velox.shm.answer_ring import AnswerRing
 from velox.types import ApiKind
@@ -82,9 +73,8 @@ class CacheLookup(NamedTuple):
 class ResponseCache:
     """Looks up and stores answers of requests.
 
-    requires_keys: clients present keys of this gateway; else their credentials go up, and are a part of a request.
     bodies: the memory budget of answers that are held. on_stored: called with the bytes of a stored answer, and the
-    bytes of others that were evicted for it. now_s: a monotonic clock.
+    bytes of others that were evicted for it. now_s: a monotonic clock. keys: what stands for a request.
     """
 
     def __init__(
@@ -94,17 +84,15 @@ class ResponseCache:
         bodies: BodyBudget,
         on_stored: Callable[[int, int], None],
         now_s: Callable[[], float],
-        *,
-        requires_keys: bool,
+        keys: RequestKeys,
     ) -> None:
         self._ring: Final = ring
         self._bounds: Final = bounds
         self._bodies: Final = bodies
         self._on_stored: Final = on_stored
         self._now_s: Final = now_s
-        self._requires_keys: Final = requires_keys
+        self._keys: Final = keys
         self._shares: Final = PartitionShares(bounds.partition_bytes)
-        self._accounts: Final[dict[str, tuple[RouteParts, bytes]]] = {}  # by route; of a reload's before, replaced
 
     def __repr__(self) -> str:
         return f"<ResponseCache {self._ring!r}>"
@@ -122,22 +110,19 @@ class ResponseCache:
         headers = head.headers
         values = [value for name, value in headers if name == _CONTROL]
         control = cache_control(values) if values else USUAL
-        api = plan.client_api
-        if control.no_store or head.method != b"POST" or not plan.reads_body or not may_cache_api(api, plan.endpoint):
+        if control.no_store:
             return _bypassed(control)
-        text = _telling_text(api, body or b"", sampled=rule.sampled)
-        if text is None:
+        request = self._keys.key_of(head, plan, body, route, rule.scope, sampled=rule.sampled)
+        if request is None:
             return _bypassed(control)
-        partition = partition_of(rule.scope, plan.caller)
-        parts = [partition.encode(), self._account(route), head.target]
-        parts += telling_headers(headers, with_credentials=not self._requires_keys)
-        key = cache_key([*parts, b"", text])
+        partition, key, _ = request
         if not control.no_cache:
             found = self._find(partition, key, min(rule.ttl_s, control.max_age_s))
             if found is not None:
                 return CacheLookup(CacheResult.HIT, found)
         asked_ns = time.monotonic_ns()  # as the ring has times: a purge from now on is of this answer, too
-        store = partial(self._store, partition, key, route.entry.name, rule.ttl_s, api, may_store, asked_ns)
+        name, api = route.entry.name, plan.client_api
+        store = partial(self._store, partition, key, name, rule.ttl_s, api, may_store, asked_ns)
         result = CacheResult.BYPASS if control.no_cache else CacheResult.MISS
         storing = CacheStoreFilter(store, self._bodies, self._bounds.answer_bytes, result)
         return CacheLookup(result, reply_filter=storing, is_unsatisfiable=control.only_if_cached)
@@ -173,13 +158,6 @@ class ResponseCache:
         after = before + len(data)
         self._on_stored(len(data), max(0, after - ring.size) - max(0, before - ring.size))
         return True
-
-    def _account(self, route: RouteParts) -> bytes:
-        """Return what stands for where a request of a route goes first: upstreams, their keys, what they are asked."""
-        known = self._accounts.get(route.entry.name)
-        if known is None or known[0] is not route:
-            known = self._accounts[route.entry.name] = route, _account_of(route)
-        return known[1]
 
 
 class CacheStoreFilter(ReplyFilter):
@@ -304,26 +282,3 @@ def _told(result: CacheResult) -> bytes:
 
 def _with_result(head: ReplyHead, told: bytes) -> ReplyHead:
     return ReplyHead.of(head.status, [*head.headers, (FIELD, told)], head.content_length)
-
-
-def _telling_text(api: ApiKind | None, body: bytes | bytearray, *, sampled: bool) -> bytes | None:
-    """Return what of a body tells requests apart; None: its answer is not cached."""
-    if len(body) > LONGEST_BODY:
-        return None
-    try:
-        found = read_canonical(body)
-        why: Uncached | None = why_uncached(api, found, sampled=sampled)
-        return None if why is not None else body_text(api, found)
-    except NotCanonicalError:
-        return None
-
-
-def _account_of(route: RouteParts) -> bytes:
-    group = route.groups[0]
-    told: list[str] = [route.entry.name, repr(route.entry.request_headers)]
-    for member, model in zip(group.members, group.models, strict=True):
-        entry = member.entry
-        keys = [key.digest.hex() for key in entry.keys]
-        told.append(repr((entry.name, member.address, model, keys, entry.provider, entry.parameters, entry.apis)))
-        told.append(repr((entry.headers, entry.query)))
-    return cache_key([each.encode("utf-8", "surrogatepass") for each in told])

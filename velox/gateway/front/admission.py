@@ -16,6 +16,7 @@ With its body, when it has left the queue:
     answer_locally       lists of models, kept answers: no route is needed for them, and they may change what is sent
     find_route           budgets depend on all upstreams that it may go to
     look_up_cache        where a route has a cache: a cached answer costs no budget, but counts for limits
+    join_call            where a route joins calls: one that follows another's call costs no budget either
     hold_budgets         last of what may refuse, as it costs most work; nothing is sent that no budget holds
     (hooks)              their place is here, before a choice: what a hook changes may be for any member of the route
 
@@ -34,10 +35,12 @@ from velox.gateway.request.parts import Parts
 __all__ = ["admission"]
 
 
-def admission(parts: Parts, *, may_be_local: bool = False, has_cache: bool = False) -> tuple[Step, ...]:
+def admission(
+    parts: Parts, *, may_be_local: bool = False, has_cache: bool = False, has_joins: bool = False
+) -> tuple[Step, ...]:
     """Return the steps that follow the look into its body. may_be_local: of what the gateway may answer itself.
 
-    has_cache: a route has one.
+    has_cache: a route has one. has_joins: a route joins calls.
     """
     steps: list[Step] = [Exchange.take_limits]
     if parts.access.share is not None:
@@ -47,6 +50,8 @@ def admission(parts: Parts, *, may_be_local: bool = False, has_cache: bool = Fal
     steps.append(Exchange.find_route)
     if has_cache and parts.cache is not None:
         steps.append(Exchange.look_up_cache)
+    if has_joins and parts.joining is not None:
+        steps.append(Exchange.join_call)
     if parts.calls is not None:
         steps.append(Exchange.hold_budgets)
     return tuple(steps)

@@ -127,8 +127,9 @@ class Gateway(ExchangeOwner):
 
     def _take_steps(self, routing: Routing) -> None:
         """Have requests take the steps that a configuration asks for."""
-        self.steps = admission(self.parts, has_cache=routing.table.has_cache)
-        self.local_steps = admission(self.parts, may_be_local=True, has_cache=routing.table.has_cache)
+        has_cache, has_joins = routing.table.has_cache, routing.table.has_joins
+        self.steps = admission(self.parts, has_cache=has_cache, has_joins=has_joins)
+        self.local_steps = admission(self.parts, may_be_local=True, has_cache=has_cache, has_joins=has_joins)
 
     def __repr__(self) -> str:
         return f"<Gateway active={len(self._active)} queued={len(self.queue)} {self.routing!r}>"
@@ -372,7 +373,7 @@ class Gateway(ExchangeOwner):
             exchange.head,
             error,
             exchange.id,
-            may_have_begun=exchange.may_have_begun,
+            may_have_begun=exchange.may_have_begun and not exchange.awaits_retry,
             rates=exchange.rates,
             told=exchange.error_fields(),
         )
@@ -446,12 +447,17 @@ class Gateway(ExchangeOwner):
 
     async def sleep(self, seconds: float) -> None:
         """Let an exchange wait whose time has not come; others may have its place at the upstream meanwhile."""
-        self._n_asleep += 1
-        self.found_capacity()
+        self.rests(1)
         try:
             await asyncio.sleep(seconds)
         finally:
-            self._n_asleep -= 1
+            self.rests(-1)
+
+    def rests(self, n: int) -> None:
+        """So many exchanges more have no place at an upstream, or fewer."""
+        self._n_asleep += n
+        if n > 0:
+            self.found_capacity()
 
     def found_capacity(self) -> None:
         """An upstream takes more than a moment ago, though no exchange has ended."""

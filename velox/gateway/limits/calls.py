@@ -61,6 +61,7 @@ _BILLED: Final = int(Flag.BILLED)
 _REGIONAL: Final = int(Flag.REGIONAL)
 _OTHERS: Final = int(Flag.OTHERS)
 _CACHED: Final = int(Flag.CACHED)
+_JOINED: Final = int(Flag.JOINED)
 _NO_TOKENS: Final = (0, 0, None, None, None, None)
 _CUT: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_RESET, Reason.UPSTREAM_IDLE_TIMEOUT})
 _ABORTED: Final = frozenset({Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW})
@@ -221,6 +222,44 @@ class CallLog:
             flags=_CACHED,
             first_byte_us=0,
             duration_us=0,
+            tokens=_NO_TOKENS,
+            cost_nano=0,
+            prices="",
+        )
+
+    def record_joined(
+        self,
+        request_id: bytes,
+        caller: Caller,
+        endpoint: Endpoint,
+        route: str,
+        fields: BodyFields,
+        path: str,
+        agent: int,
+        tags: str | None,
+        status: int,
+        reason: Reason | None,
+        began_ns: int,
+        first_byte_ns: int,
+    ) -> None:
+        """Record a request whose reply was that of another one's call: where that is, its tokens and its cost are.
+
+        began_ns, first_byte_ns: monotonic; 0: no byte came.
+        """
+        now_ns = self._clock_ns()
+        duration_us = (now_ns - began_ns) // 1000
+        names = self.names(caller, route, "", fields.model or "", "", path, tags)
+        started_us = self._wall_ns() // 1000 - duration_us
+        number = _number_of(request_id)
+        call = self._writer.begin(number, 1, endpoint, fields.stream, started_us, names, (0, 0), 0, "", agent)
+        flags = _JOINED | (_ABORTED_FLAG if reason in _ABORTED else _CUT_FLAG if reason in _CUT else 0)
+        self._writer.end(
+            call,
+            status=status,
+            reason=_code(reason),
+            flags=flags,
+            first_byte_us=(first_byte_ns - began_ns) // 1000 if first_byte_ns else None,
+            duration_us=duration_us,
             tokens=_NO_TOKENS,
             cost_nano=0,
             prices="",

@@ -8,6 +8,7 @@
     USAGE_EVENT   the event with the usage, that the gateway has asked for, goes no further once it is counted
     OWNERSHIP     new objects are noted as the caller's, and others' are left out of lists, as the client would see them
     KEPT_ANSWER   an answer is kept as its client gets it; a large one in a thread, before the client gets the end
+    JOIN          those that share a call get its reply as any client of its dialect does
     CACHE         an answer is kept for equal requests, as any client of its dialect gets it
     BODY_BUDGET   gives back the memory that earlier answers have added to the request's body
     COST          tells the cost of what METERING has counted
@@ -40,6 +41,7 @@ class FilterOrder(enum.IntEnum):
     USAGE_EVENT = enum.auto()
     OWNERSHIP = enum.auto()
     KEPT_ANSWER = enum.auto()
+    JOIN = enum.auto()
     CACHE = enum.auto()
     BODY_BUDGET = enum.auto()
     COST = enum.auto()

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
@@ -54,6 +55,7 @@ from velox.gateway.reply.addresses import AddressFilter
 from velox.gateway.reply.filters import ReplyFilter, insert_in_order
 from velox.gateway.reply.headers import AttemptFields, HeaderRuleFilter, RateHeaders
 from velox.gateway.reply.outcome import Complete, ErrorReply, Failed, Unsupported
+from velox.gateway.reply.pipeline import FilterOrder
 from velox.gateway.reply.reply import Reply
 from velox.gateway.reply.respond import crash
 from velox.gateway.request.batch_lines import check_lines
@@ -68,7 +70,7 @@ from velox.net.client.refusals import no_room
 from velox.net.turn_budget import TurnBudget
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.observe.metrics import CallKind
-from velox.outcomes import CacheResult, Drained, Phase
+from velox.outcomes import CacheResult, Drained, JoinResult, Phase
 from velox.policy.limits.estimate import NO_TOKENS, Estimate
 from velox.policy.queue.fair_queue import FairQueue
 from velox.policy.routes.entries import NO_RULES, asked_model
@@ -84,14 +86,20 @@ from velox.protocol.slices import finished
 from velox.protocol.usage.tokens import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields, Caller, Dialect, Endpoint, FormFields
 
-if TYPE_CHECKING:  # few gateways have a cache
+if TYPE_CHECKING:  # few gateways have a cache, or join calls
+    from velox.gateway.cache.request_key import RequestKey
     from velox.gateway.cache.response_cache import CacheHit
+    from velox.gateway.join.following import Following
+    from velox.gateway.join.joining import Joining
+    from velox.gateway.join.led_call import LedCall
+    from velox.policy.join.rules import JoinRule
 
 __all__ = ["Exchange", "ExchangeOwner", "Step", "StepAnswer"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NOT_READ: Final = BodyFields()
 _ERRORS_FROM: Final = 400
+_NO_COST: Final = (b"x-velox-cost", b"0.000000000")
 _JSON: Final = (b"content-type", b"application/json")
 _ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
 # Of a request that no upstream was asked for.
@@ -132,6 +140,10 @@ class ExchangeOwner(abc.ABC):
     @abc.abstractmethod
     async def sleep(self, seconds: float) -> None:
         """Let an exchange wait whose time has not come; others may have its place at the upstream meanwhile."""
+
+    @abc.abstractmethod
+    def rests(self, n: int) -> None:
+        """So many exchanges more have no place at an upstream, or fewer."""
 
     @abc.abstractmethod
     def check_head(self, head: RequestHead) -> Caller:
@@ -186,7 +198,7 @@ class Exchange(AttemptHost):
         "_n_passed",
         "_steps",
         *("_reservation", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_route", "cost", "gateway"),
-        *("_has_kept_answers", "_keeper", "taken_ns"),
+        *("_has_kept_answers", "_keeper", "_following", "_led", "_left", "taken_ns"),
     )
 
     def __init__(
@@ -233,6 +245,10 @@ class Exchange(AttemptHost):
         self._meter: Meter | None = None  # where its tokens are counted
         self.spent = None
         self.cached = None
+        self.joined = None
+        self._led: LedCall | None = None  # its call, that others may join
+        self._following: Following | None = None  # the call of another one, that it has joined
+        self._left: Reason | None = None  # why it goes on without its client, for those that have joined it
         self._calls: RequestCalls | None = None  # where its calls are recorded
         self._filters: tuple[ReplyFilter, ...] = ()  # of the reply, at their places (pipeline.py)
         self._addresses: AddressFilter | None = None  # where a reply may hold addresses of the upstream's
@@ -262,7 +278,10 @@ class Exchange(AttemptHost):
             self.reply.client_gone()
             if self.reply.is_whole:
                 return  # the client disconnected after the complete response, which _run() is about to account
-        self._gone = Reason.CLIENT_SLOW if stalled else Reason.CLIENT_CLOSED
+        left = Reason.CLIENT_SLOW if stalled else Reason.CLIENT_CLOSED
+        if self._led is not None and self._goes_on_for_others(self._led, left):
+            return
+        self._gone = left
         if self._task is not None:
             if not self._goes_on_for_usage():
                 self._cancel()
@@ -294,13 +313,74 @@ class Exchange(AttemptHost):
         reply.drain(drain)
         return True
 
+    def _goes_on_for_others(self, led: LedCall, left: Reason, error: VeloxError | None = None) -> bool:
+        """Go on without the client, for those that have joined its call, or for its retry. error: what it is told."""
+        gateway, reply, body, client = self.gateway, self.reply, self.body, self.client
+        if self._left is not None or (gateway.draining and not led.has_followers):
+            return False
+        n_held = 0
+        bodies = gateway.parts.tunnels.bodies
+        has_begun = reply is not None and reply.started
+        if not has_begun and body:
+            n_held = len(body)  # another attempt may send it again
+            if not bodies.take_for_reply(n_held):
+                return False
+        if not led.client_left():
+            if n_held:
+                bodies.give_of_reply(n_held)
+            return False
+        self._left = left
+        self._stop_timer()
+        self.deadline_s = math.inf
+        if error is None:
+            client.release_body()
+        else:
+            error.should_retry = led.may_retry or error.should_retry
+            gateway.answer_for(self, error)
+        n_before = 0 if reply is None else reply.bytes_out
+        if has_begun and reply is not None:
+            reply.bytes_in += 0 if body is None else len(body)
+            self.body, self._cursor, self._retries = None, None, None  # no other attempt follows a reply that has begun
+        self.client = led.absent_client(client.address, n_before, bodies, n_held)
+        if reply is not None:
+            reply.drain(self.client)
+            led.keep_pace()
+        return True
+
+    @property
+    def awaits_retry(self) -> bool:
+        """True while it goes on without its client, whose retry would get its reply."""
+        return self._left is not None and self._led is not None and self._led.may_retry
+
+    def _give_up(self) -> None:
+        """Nobody waits any more for the reply that it went on for."""
+        self._gone = self._left
+        self._cancel()
+
+    def _leave_client_behind(self) -> None:
+        """Cut its client off, which reads so slowly that those who have joined its call would have to wait."""
+        led, client = self._led, self.client
+        if led is not None and self._goes_on_for_others(led, Reason.CLIENT_SLOW):
+            client.cut(b"")
+
     def client_paused(self) -> None:
-        if self.reply is not None:
+        if self.reply is not None and (self._led is None or not self._led.runs_ahead()):
             self.reply.pause()
 
     def client_resumed(self) -> None:
-        if self.reply is not None:
+        if self._following is not None:
+            self._following.wake()
+        may_go_on = self._led is None or self._led.caught_up()
+        if self.reply is not None and may_go_on:
             self.reply.resume()
+
+    def _set_pace(self, is_held: bool) -> None:
+        """Have its client, which reads slowly, hold up the upstream, or not: those who have joined its call read."""
+        if self.reply is not None:
+            if is_held:
+                self.reply.pause()
+            else:
+                self.reply.resume()
 
     # -- the steps --------------------------------------------------------------------------------
 
@@ -486,12 +566,87 @@ class Exchange(AttemptHost):
         entry = found.entry
         own: Headers = [(b"x-velox-cache", b"hit; age=%d" % int(found.age_s))]
         if plan.terms.wants_cost:
-            own.append((b"x-velox-cost", b"0.000000000"))
+            own.append(_NO_COST)
         reply = self.reply = self._make_reply()
         reply.begin(None, self.attempt_fields().with_fields(own))
         self.was_sent = True  # its place in the limits is used
         reply.on_reply(ReplyHead.of(200, [(b"content-type", entry.content_type)], len(entry.body)), entry.body, True)
         return True
+
+    def join_call(self, _now_ns: int) -> StepAnswer:
+        """Follow the call of another request, or begin one that others may follow. Raises VeloxError."""
+        route, make = self._route, self.gateway.parts.joining
+        assert route is not None and make is not None, "a step of gateways that join calls, behind the route"
+        rule = route.parts.entry.join
+        if rule is None or self._has_kept_answers:
+            return None
+        joining = make()
+        if joining.is_long(self.body):
+            return partial(self._join_long, joining, rule)
+        key = joining.key_of(self.head, self.plan, self.body, route.parts, rule)
+        return self._follow if self._joins(joining, key, rule) else None
+
+    async def _join_long(self, joining: Joining, rule: JoinRule) -> bool:
+        """Do so with a body that takes long to be compared: in the worker's thread."""
+        route = self._route
+        assert route is not None, "it joins calls"
+        key = await self.gateway.thread.run(partial(joining.key_of, self.head, self.plan, self.body, route.parts, rule))
+        return self._joins(joining, key, rule) and await self._follow()
+
+    def _joins(self, joining: Joining, key: RequestKey | None, rule: JoinRule) -> bool:
+        """Begin a call that others may join, or take the call of another one. True: it follows that.
+
+        Raises VeloxError.
+        """
+        try:
+            looked = joining.look_up(self.head, self.plan, key, rule)
+        except VeloxError:
+            self.joined = JoinResult.REFUSED
+            self.recorder.joined(JoinResult.REFUSED)
+            raise
+        self.joined = looked.result
+        self.recorder.joined(looked.result)
+        led = looked.led
+        if led is not None:
+            self._led = led
+            self._add_filters((led.lead(self._give_up, self._leave_client_behind, self._set_pace),))
+        self._following = looked.following
+        return looked.following is not None
+
+    async def _follow(self) -> bool:
+        """Send the client the reply of the call that it has joined; False: there is none for it. Raises VeloxError."""
+        following, calls = self._following, self.gateway.parts.calls
+        assert following is not None, "it follows"
+        if self._reservation.wait_ns:
+            await self._wait_for_turn(self._reservation.wait_ns)
+        if calls is not None and self.plan.is_recorded:
+            calls.check()
+        own: Headers = [(b"x-velox-join", b"joined")]
+        if self.cached is not None:
+            own.append((b"x-velox-cache", self.cached.name.lower().encode()))
+        if self.plan.terms.wants_cost:
+            own.append(_NO_COST)
+        filters = self._filters
+        # What keeps answers has that of the call itself.
+        self._filters = tuple([each for each in filters if each.order != FilterOrder.CACHE])
+        reply = self.reply = self._make_reply()
+        reply.begin(None, self.attempt_fields().with_fields(own))
+        self.phase = "join"
+        self._forward_s = self.loop.time()
+        self.gateway.rests(1)
+        try:
+            is_answered = await following.write(reply, self.client)
+        finally:
+            self.gateway.rests(-1)
+            following.leave()
+        if is_answered:
+            self.was_sent = True  # its place in the limits is used
+            return True
+        self.reply, self._filters, self._following = None, filters, None
+        self.joined = JoinResult.ALONE
+        self.recorder.joined(JoinResult.ALONE)
+        self.phase = "limit"
+        return False
 
     def hold_budgets(self, _now_ns: int) -> StepAnswer:
         """Have its calls recorded, and hold what they may cost. Raises VeloxError."""
@@ -558,9 +713,16 @@ class Exchange(AttemptHost):
             error = crash()
             if self._attempting is not None and self.reply is not None:
                 self._attempting.abandon(self.reply)
+        if self._led is not None:
+            self._led.ended(error)
         if self._drain is not None:
             self._end_drain(self._drain)
             error = VeloxError(self._gone or Reason.CLIENT_CLOSED, "the client left")
+        if self._left is not None:
+            self._gone = self._left
+            error = VeloxError(
+                self._left, "the client left, or waited no longer; its call went on for those that joined it"
+            )
         self._end(error)
         self.failed_before = None
         if error is not None:
@@ -1202,12 +1364,41 @@ class Exchange(AttemptHost):
                 reply.cut(error)
             else:
                 self.gateway.answer_for(self, error)
+        self._led = None
+        if self._following is not None:
+            self._following.leave()
+            self._record_joined(error)
         if self._filters:
             if reply is not None:
                 reply.close()
             else:
                 for each in self._filters:
                     each.close()
+
+    def _record_joined(self, error: VeloxError | None) -> None:
+        """Record that it had the reply of another request's call."""
+        calls, plan, route, reply = self.gateway.parts.calls, self.plan, self._route, self.reply
+        if calls is None or not plan.is_recorded or route is None:
+            return
+        status = error.status if error is not None else 0 if reply is None else reply.status
+        first_ns = 0 if reply is None else reply.first_byte_ns
+        try:
+            calls.record_joined(
+                self.id,
+                plan.caller,
+                plan.endpoint,
+                route.parts.entry.name,
+                self.fields,
+                plan.family,
+                plan.agent,
+                self._tags(),
+                status,
+                None if error is None else error.reason,
+                self.started_ns,
+                first_ns,
+            )
+        except Exception as exc:
+            self.recorder.crashed(exc)
 
     def release_routing(self) -> None:
         """Hold its configuration no longer; only the first call counts."""
@@ -1262,7 +1453,7 @@ class Exchange(AttemptHost):
 
     def _pays(self) -> bool:
         """Say whether its tokens are the client's to pay."""
-        if self.cached is CacheResult.HIT:
+        if self.cached is CacheResult.HIT or self._following is not None:
             return False
         if self.reply is not None and self.reply.started:
             return True
@@ -1273,7 +1464,8 @@ class Exchange(AttemptHost):
         )
 
     def _usage(self, meter: Meter, estimate: Estimate, error: VeloxError | None) -> Usage:
-        is_whole = error is None or (self._drain is not None and self.reply is not None and self.reply.is_whole)
+        goes_on = self._drain is not None or self._left is not None
+        is_whole = error is None or (goes_on and self.reply is not None and self.reply.is_whole)
         usage = meter.usage(is_whole=is_whole)
         if usage.is_exact:
             return usage
@@ -1354,7 +1546,7 @@ class Exchange(AttemptHost):
         started, first_ns = (False, 0) if reply is None else (reply.started, reply.first_byte_ns)
         reason = None if error is None else error.reason
         kinds = NO_KINDS if self._meter is None else self._meter.kinds()
-        was_drained = self._drain is not None
+        was_drained = self._drain is not None or self._left is not None
         calls.end(Answered(self._answering, status, reason, pays, started, first_ns, usage, kinds, was_drained))
 
     @property
@@ -1372,6 +1564,9 @@ class Exchange(AttemptHost):
     def refuse(self, error: VeloxError) -> None:
         """Answer instead of starting: the exchange never had a task."""
         self._stop_timer()
+        if self._led is not None:
+            self._led.ended(error)
+            self._led = None
         self._release_reservation()
         self.recorder.ended(self, error.reason, error.status, time.monotonic_ns())
         self.gateway.answer_for(self, error)
@@ -1392,6 +1587,8 @@ class Exchange(AttemptHost):
         """Stop, if nobody is there any more and it is only read on for its usage."""
         if self._drain is not None:
             self._cancel()
+        elif self._left is not None and self._led is not None and not self._led.has_followers:
+            self._give_up()
 
     def _cancel(self) -> None:
         # A task that is cancelled before its first step never runs, and its slot would never be freed: _run() looks.
@@ -1416,7 +1613,9 @@ class Exchange(AttemptHost):
             self.fail(self._too_late())
         elif not self.reply.started:
             message = f"no reply came within the {self.plan.terms.timeout_s:g} s that the client gave it"
-            self.fail(VeloxError(Reason.UPSTREAM_TTFB_TIMEOUT, message))
+            error = VeloxError(Reason.UPSTREAM_TTFB_TIMEOUT, message)
+            if self._led is None or not self._goes_on_for_others(self._led, error.reason, error):
+                self.fail(error)
 
     def _too_late(self) -> VeloxError:
         timeout_s = self.plan.terms.timeout_s

@@ -28,6 +28,7 @@ from velox.protocol.json.body import BodyReader
 
 if TYPE_CHECKING:  # few gateways have one
     from velox.gateway.cache.response_cache import ResponseCache
+    from velox.gateway.join.joining import Joining
     from velox.policy.request_tags import RequestTags
 
 __all__ = ["GatewayLimits", "Parts"]
@@ -74,4 +75,5 @@ class Parts:
     is_litellms: bool = False  # LiteLLM's fields are read and told
     request_tags: RequestTags | None = None  # none: calls count under the tags of their keys alone
     cache: Callable[[], ResponseCache] | None = None  # makes it when it is first asked; none: there is no room for it
+    joining: Callable[[], Joining] | None = None  # as the cache
     models: ModelsPage | None = None  # none: questions for models go up like any request

@@ -33,7 +33,7 @@ _REFERENCES: Final = frozenset(
 _KEPT_ITEM: Final = "item_reference"
 _INLINE: Final = "data:"
 # What Python calls back for takes a microsecond or two each, and a worker does nothing else meanwhile.
-_MOST_OBJECTS: Final = 1000
+MOST_OBJECTS: Final = 1000
 _MOST_FRACTIONS: Final = 200
 # Some readers take it for 0, some for a fraction.
 _MINUS_ZERO: Final = re.compile(rb"-0[\s,}\]]")
@@ -73,10 +73,11 @@ class CanonicalBody:
 class _Values:
     """Looks at objects and fractions while they are read."""
 
-    __slots__ = ("_n_fractions", "_n_objects", "refers")
+    __slots__ = ("_most_objects", "_n_fractions", "_n_objects", "refers")
 
-    def __init__(self) -> None:
+    def __init__(self, most_objects: int) -> None:
         self.refers = False
+        self._most_objects: Final = most_objects
         self._n_objects = 0
         self._n_fractions = 0
 
@@ -88,8 +89,8 @@ class _Values:
 
     def object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
         self._n_objects += 1
-        if self._n_objects > _MOST_OBJECTS:
-            raise NotCanonicalError(f"the body has over {_MOST_OBJECTS} objects")
+        if self._n_objects > self._most_objects:
+            raise NotCanonicalError(f"the body has over {self._most_objects} objects")
         found = dict(pairs)
         if len(found) != len(pairs):
             raise NotCanonicalError("a name stands twice in an object")
@@ -98,9 +99,9 @@ class _Values:
         return found
 
 
-def read_canonical(body: bytes | bytearray) -> CanonicalBody:
+def read_canonical(body: bytes | bytearray, most_objects: int = MOST_OBJECTS) -> CanonicalBody:
     """Read a body. Raises NotCanonicalError. Takes some 10 microseconds a kilobyte: bound its length before."""
-    values = _Values()
+    values = _Values(most_objects)
     if _MINUS_ZERO.search(body) is not None:  # in a text, too: then it is kept from the cache in vain
         raise NotCanonicalError("-0 is not the same everywhere")
     try:

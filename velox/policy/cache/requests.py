@@ -14,7 +14,16 @@ from typing import Final
 from velox.policy.cache.canonical import CanonicalBody, Number
 from velox.types import ApiKind, Endpoint
 
-__all__ = ["LONGEST_BODY", "Uncached", "body_text", "cache_key", "may_cache_api", "telling_headers", "why_uncached"]
+__all__ = [
+    "LONGEST_BODY",
+    "Uncached",
+    "body_text",
+    "cache_key",
+    "credentials",
+    "may_cache_api",
+    "telling_headers",
+    "why_uncached",
+]
 
 # A longer body is a long conversation: it hardly comes twice, and to read it would take milliseconds.
 LONGEST_BODY: Final = 64 * 1024
@@ -121,6 +130,13 @@ def telling_headers(headers: Iterable[tuple[bytes, bytes]], *, with_credentials:
         and (with_credentials or name not in _CREDENTIALS)
     ]
     found.sort(key=_name_of)  # those of one name stay in their order
+    return [part for field in found for part in field]
+
+
+def credentials(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    """Return names and values of the fields of a head that say whose account is used, sorted by name."""
+    found = [field for field in headers if field[0] in _CREDENTIALS]
+    found.sort(key=_name_of)
     return [part for field in found for part in field]
 
 

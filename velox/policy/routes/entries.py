@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 from velox.heads import Header
 from velox.outcomes import Refusal
 from velox.policy.cache.rules import CacheRule
+from velox.policy.join.rules import JoinRule
 from velox.policy.patterns import matches
 from velox.policy.routes.model_rule import ModelRule
 from velox.policy.routes.proxies import Proxy
@@ -287,7 +288,7 @@ class RouteEntry:
 
     model: of every target that names none itself; the targets have it already. hash_on: with balance hash only.
     where: "" for the one that there is without a list. strict: a field that a translation would drop is a refusal.
-    cache: None: no answer is kept.
+    cache: None: no answer is kept. join: None: each request has a call of its own.
     """
 
     name: str
@@ -305,6 +306,7 @@ class RouteEntry:
     where: str = field(default="", compare=False)
     strict: bool = False
     cache: CacheRule | None = None
+    join: JoinRule | None = None
 
     @property
     def targets(self) -> tuple[Target, ...]:

@@ -81,6 +81,7 @@ class RouteTable:
         "asks_key",
         "asks_path",
         "has_cache",
+        "has_joins",
         "header_names",
         "only",
         "renames",
@@ -103,6 +104,7 @@ class RouteTable:
         # Whether the model of a request may be called otherwise where it goes.
         self.renames: Final = any(target.naming is not None for route in routes for target in route.to)
         self.has_cache: Final = any(route.cache is not None for route in routes)
+        self.has_joins: Final = any(route.join is not None for route in routes)
         # Whether a choice depends on the path, and on the caller's name.
         self.asks_path: Final = self.only is None and any(route.match.paths for route in routes)
         self.asks_key: Final = self.only is None and any(route.match.keys for route in routes)

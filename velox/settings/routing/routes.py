@@ -19,6 +19,7 @@ from typing import Final, get_args
 
 from velox.outcomes import Refusal
 from velox.policy.cache.rules import CacheRule, CacheScope
+from velox.policy.join.rules import JoinRule
 from velox.policy.routes.entries import (
     ANYTHING,
     FAILURE,
@@ -44,7 +45,7 @@ __all__ = ["FIELDS", "implicit_route", "parse_routes"]
 _MOST_TARGETS: Final = 64
 FIELDS: Final = (
     *("name", "match", "to", "balance", "hash_on", "model", "fallback", "hedge", "mirror", "canary"),
-    *("request_headers", "response_headers", "strict", "cache"),
+    *("request_headers", "response_headers", "strict", "cache", "join"),
 )
 _LIST: Final = ListForm(
     *("routes", "a route", FIELDS, 10_000, "{name: chat, match: {models: [gpt-4o*]}, to: [openai]}", "`name: chat`"),
@@ -67,6 +68,8 @@ _OF_TARGETS: Final = MappingProxyType(
 # What a fallback is for beside failures, where it does not say so: another model may have room for a longer prompt.
 _OF_ANOTHER_MODEL: Final = frozenset({Refusal.CONTEXT_LENGTH})
 _LONGEST_TTL_S: Final = 31 * 86_400.0
+# What is kept for a retry costs memory, and what goes on for one that never comes costs tokens.
+_LONGEST_KEEP_S: Final = 600.0
 
 
 def implicit_route(upstreams: Sequence[UpstreamEntry], *, in_order: bool) -> RouteEntry:
@@ -111,6 +114,7 @@ def _route(section: Section) -> RouteEntry:
         section.where,
         section.one("strict", parse.switch, False),
         _cache(section),
+        _join(section),
     )
 
 
@@ -219,6 +223,25 @@ def _cache(section: Section) -> CacheRule | None:
     ttl_s = inner.one("ttl", parse.duration(1.0, _LONGEST_TTL_S), 1.0)
     scope = CacheScope(inner.one("scope", parse.one_of(*CacheScope), CacheScope.KEY))
     return CacheRule(ttl_s, scope, inner.one("sampled", parse.switch, False))
+
+
+def _join(section: Section) -> JoinRule | None:
+    if section.is_text("join"):
+        return JoinRule() if section.one("join", parse.switch, False) else None
+    inner = section.section("join", ("equal", "sampled", "retries", "keep"), "retries: true, keep: 30s")
+    if inner is None:
+        return None
+    equal = inner.one("equal", parse.switch, True)
+    retries = inner.one("retries", parse.switch, False)
+    if not (equal or retries):
+        inner.refuse("equal", "expected `retries: true` beside `equal: false`: else nothing is joined")
+    if "sampled" in inner and not equal:
+        inner.refuse("sampled", "expected no `equal: false` beside it: it is about equal requests")
+    if "keep" in inner and not retries:
+        inner.refuse("keep", "expected `retries: true` with it: a call is kept for a retry alone")
+    sampled = inner.one("sampled", parse.switch, False)
+    keep_s = inner.one("keep", parse.duration(1.0, _LONGEST_KEEP_S), 30.0)
+    return JoinRule(equal, sampled, retries, keep_s)
 
 
 def _hedge(section: Section) -> Hedge | None:

@@ -149,6 +149,10 @@ class Section:
     def __contains__(self, name: str) -> bool:
         return name in self._given
 
+    def is_text(self, name: str) -> bool:
+        """Return True for a field that has one value, and no fields inside."""
+        return name in self._given and self._given[name].value.text is not None
+
     def where_is(self, name: str) -> str:
         """Return the place of a field; of a missing one the place of the section."""
         return self._given[name].where if name in self._given else self.where

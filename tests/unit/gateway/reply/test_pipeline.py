@@ -11,6 +11,7 @@ from velox.gateway.access.ownership import Recording, WholeReply
 from velox.gateway.answers.answers import BodyBudgetRelease
 from velox.gateway.answers.kept_answers import ReadAnswer
 from velox.gateway.cache.response_cache import CacheStoreFilter
+from velox.gateway.join.led_call import JoinFilter
 from velox.gateway.limits.cost_filter import CostFilter
 from velox.gateway.limits.metering import Meter, UsageFilter
 from velox.gateway.reply.addresses import AddressFilter
@@ -33,6 +34,7 @@ KINDS: list[type[ReplyFilter]] = [
     UsageFilter,
     Recording,
     ReadAnswer,
+    JoinFilter,
     CacheStoreFilter,
     BodyBudgetRelease,
     CostFilter,

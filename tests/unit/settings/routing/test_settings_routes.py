@@ -12,6 +12,7 @@ import pytest
 from velox.cli import main
 from velox.outcomes import Refusal
 from velox.policy.cache.rules import CacheRule, CacheScope
+from velox.policy.join.rules import JoinRule
 from velox.policy.routes.entries import (
     Canary,
     Delay,
@@ -143,6 +144,40 @@ routes:
 )
 def test_cache_that_is_not_understood_is_refused(tmp_path: Path, field: str, told: str) -> None:
     content = f"upstreams: [{{name: openai, origin: 'http://a'}}]\nroutes: [{{name: a, to: openai, cache: {field}}}]"
+    assert any(told in each for each in problems(tmp_path, content)), problems(tmp_path, content)
+
+
+def test_route_joins_calls_by_a_rule(tmp_path: Path) -> None:
+    """A switch stands for the usual one."""
+    content = """upstreams: [{name: openai, origin: "http://a"}]
+routes:
+  - {name: a, match: {models: [a]}, to: openai, join: true}
+  - {name: b, match: {models: [b]}, to: openai, join: {sampled: true}}
+  - {name: c, match: {models: [c]}, to: openai, join: {equal: false, retries: true, keep: 2m}}
+  - {name: d, match: {models: [d]}, to: openai, join: false}
+  - {name: e, to: openai}
+"""
+    settings = of_file(tmp_path, content)
+    found = [route.join for route in settings.routes]
+    assert found == [JoinRule(), JoinRule(sampled=True), JoinRule(False, False, True, 120.0), None, None]
+    lines = "\n".join(route_lines(settings))
+    assert "join equal requests, sampled too" in lines and "join retries, kept for 120s" in lines
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ("sometimes", "join is 'sometimes': expected"),
+        ("[true]", "expected fields, such as `join: {retries: true, keep: 30s}`"),
+        ("{equal: false}", "expected `retries: true` beside `equal: false`"),
+        ("{keep: 10s}", "expected `retries: true` with it"),
+        ("{retries: true, equal: false, sampled: true}", "expected no `equal: false` beside it"),
+        ("{retries: true, keep: 1h}", "join.keep is '1h': expected a duration from 1s to"),
+        ("{scope: all}", "there is no such field"),
+    ],
+)
+def test_join_that_is_not_understood_is_refused(tmp_path: Path, field: str, told: str) -> None:
+    content = f"upstreams: [{{name: openai, origin: 'http://a'}}]\nroutes: [{{name: a, to: openai, join: {field}}}]"
     assert any(told in each for each in problems(tmp_path, content)), problems(tmp_path, content)
 
 
