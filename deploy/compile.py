@@ -139,6 +139,7 @@ _INHERITED: Final = (
     "gateway/front/intake:Gateway",
     "gateway/recorder:Recorder",
     "gateway/request_context:RequestContext",
+    "gateway/websocket/tunnel:TunnelExchange",
     "gateway/reply/reply:Reply",
     "gateway/reply/reply:AnsweringAttempt",
     "net/client/connection:ClientConnection",

@@ -61,12 +61,13 @@ class StreamEnd(enum.IntEnum):
 
 
 class Phase(enum.IntEnum):
-    """Where Velox itself spends time on a request, beside the queue."""
+    """Where Velox itself spends time on a request. FORWARD: all until it is sent, the queue and the other steps too."""
 
     PARSE = 0
     LIMIT = 1
     CONNECT = 2
     RELAY = 3
+    FORWARD = 4
 
 
 class Unit(enum.IntEnum):

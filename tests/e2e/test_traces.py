@@ -206,18 +206,55 @@ async def failing(call: Call) -> None:
     await call.reply(422, JSON, b'{"error": {"message": "SECRET"}}')
 
 
-def test_websocket_has_the_span_of_its_exchange(collector: Collector) -> None:
-    """It has no span of an attempt, and the upstream gets the client's traceparent unchanged."""
+def test_websocket_has_spans_of_its_exchange_and_of_its_attempt(collector: Collector) -> None:
+    """That of the attempt is the way to the upstream's 101, and below it are the upstream's own."""
     with WebSocketUpstream() as upstream, VeloxProcess({**upstream.env(), **tracing(collector)}) as velox:
-        with connect(velox, headers=PARENT) as ws:
+        with connect(velox, target="/v1/realtime?model=gpt-realtime", headers=PARENT) as ws:
             ws.send("SECRET")
             assert ws.recv() == "SECRET"
         went_up = upstream.wait_session().request.headers
-        (span,) = collector.wait(lambda spans: len(spans) > 0)  # those of one request come together
-    assert went_up["traceparent"] == PARENT["traceparent"] and went_up["tracestate"] == PARENT["tracestate"]
-    found = attributes_of(span)
+        span, attempt = collector.wait(lambda spans: len(spans) > 0)  # those of one request come together
+    assert went_up["traceparent"] == f"00-{span.trace_id.hex()}-{attempt.span_id.hex()}-01"
+    assert went_up["tracestate"] == PARENT["tracestate"]
+    found, tried = attributes_of(span), attributes_of(attempt)
     assert span.parent_span_id.hex() == PARENT["traceparent"][36:52] and span.kind == 2
     assert found["velox.websocket"] is True and "SECRET" not in str(span)
+    assert attempt.parent_span_id == span.span_id and (attempt.kind, attempt.name) == (3, "realtime gpt-realtime")
+    assert tried["http.response.status_code"] == 101 and tried["velox.upstream"] == "default"
+    assert span.start_time_unix_nano <= attempt.start_time_unix_nano < attempt.end_time_unix_nano
+    assert attempt.end_time_unix_nano < span.end_time_unix_nano
+
+
+def test_attempt_at_a_websocket_that_is_refused_has_its_error(collector: Collector) -> None:
+    """The other server is asked, and has a span of its own."""
+    with RecordingUpstream() as refusing, refusing.playing(busy), WebSocketUpstream() as upstream:
+        upstreams = [{"name": "one", "origin": refusing.upstream.url}, {"name": "two", "origin": upstream.url}]
+        routes = [{"name": "all", "to": ["one"], "fallback": ["two"]}]
+        with routed({"upstreams": upstreams, "routes": routes}, **tracing(collector)) as velox:
+            with connect(velox) as ws:
+                ws.send("hi")
+                assert ws.recv() == "hi"
+            span, one, two = collector.wait(lambda spans: len(spans) > 0)
+    failed, answered = attributes_of(one), attributes_of(two)
+    assert (failed["velox.upstream"], failed["error.type"], one.status.code) == ("one", "503", 2)
+    assert (answered["velox.upstream"], answered["http.request.resend_count"], two.status.code) == ("two", 1, 0)
+    assert attributes_of(span)["velox.tried"] == "one=503"
+
+
+@pytest.mark.parametrize("headers", [{}, {"traceparent": PARENT["traceparent"][:-1] + "0"}], ids=["root", "child"])
+def test_upstream_of_a_request_that_is_not_sampled_hears_that_it_is_not(
+    collector: Collector, headers: dict[str, str]
+) -> None:
+    """A parent's context goes up as it came: nothing lies between."""
+    with RecordingUpstream() as upstream, upstream.playing(speaking):
+        file = {"upstreams": [{"name": "one", "origin": upstream.upstream.url}]}
+        with routed(file, **tracing(collector, OTEL_TRACES_SAMPLER="parentbased_always_off")) as velox:
+            assert post(velox, headers, stream=False).status == 200
+        (call,) = upstream.calls
+        went_up = call.header("traceparent")
+    assert went_up is not None and went_up.startswith("00-") and went_up.endswith("-00")
+    assert not headers or went_up == headers["traceparent"]
+    assert collector.spans == []
 
 
 def digest(key: str) -> str:
@@ -256,9 +293,11 @@ def test_content_of_a_websocket_is_exported_of_its_route_alone(collector: Collec
                         ws.send(event)
                         kinds = [json.loads(ws.recv())["type"] for _ in range(2)]
                         assert kinds == ["response.output_audio.delta", "response.done"]
-            spans = collector.wait(lambda spans: len(spans) == 2)
+            spans = collector.wait(lambda spans: len(spans) == 4)
     assert "SECRET" not in str(spans) and "SOUND" not in str(spans)
-    shown, other = sorted((attributes_of(span) for span in spans), key=lambda each: str(each["velox.request.model"]))
+    found = [attributes_of(span) for span in spans if span.kind == 2]
+    shown, other = sorted(found, key=lambda each: str(each["velox.request.model"]))
+    assert not [name for span in spans if span.kind == 3 for name in attributes_of(span) if "messages" in name]
     text = {"type": "text", "content": "Hi, [redacted]"}
     assert json.loads(str(shown["gen_ai.input.messages"])) == [{"role": "user", "parts": [text]}]
     (answer,) = json.loads(str(shown["gen_ai.output.messages"]))

@@ -239,7 +239,8 @@ class Recorder:
             reason = Reason.UPSTREAM_STATUS
         if reply is not None and reply.first_byte_ns:
             first_ns = reply.first_byte_ns - started_ns
-            self.metrics.record_reply(row, endpoint, status, reason, total_ns, first_ns, reply.relay_ns)
+            forward_ns = exchange.sent_ns - started_ns if exchange.sent_ns else 0
+            self.metrics.record_reply(row, endpoint, status, reason, total_ns, first_ns, reply.relay_ns, forward_ns)
             if reply.is_sse:
                 if spent is not None and row is not None and reason is None:
                     row.streamed(total_ns - first_ns, spent.output or 0)

@@ -34,7 +34,8 @@ class RequestContext:
     """One request while it runs. An exchange inherits from it, so that compiled code reads its attributes directly.
 
     is_tunnel: it asks for a WebSocket, and has a connection of its own. fields: what was read of its body.
-    phase: what it waits for, for the log. started_ns: when it came, monotonic. deadline_s: when its client stops
+    phase: what it waits for, for the log. started_ns: when it came, monotonic. sent_ns: when the first
+    attempt was; 0: not yet. deadline_s: when its client stops
     waiting, on the loop's clock. was_sent: an upstream received the request and did not report it as unprocessed.
     may_have_begun: an upstream received it, may work on it, and has not answered. n_attempts: at upstreams. upstream:
     of the last one, or of the one whose reply it is; "" before the first. cached: what the cache said of it; None: its
@@ -45,8 +46,8 @@ class RequestContext:
 
     __slots__ = (
         *("body", "cached", "client", "deadline_s", "failed_before", "fields", "head", "id", "joined"),
-        *("loop", "may_have_begun"),
-        *("n_attempts", "phase", "plan", "reply", "spent", "started_ns", "tried", "upstream", "was_sent"),
+        *("loop", "may_have_begun", "was_sent"),
+        *("n_attempts", "phase", "plan", "reply", "sent_ns", "spent", "started_ns", "tried", "upstream"),
     )
 
     is_tunnel: bool = False
@@ -61,6 +62,7 @@ class RequestContext:
     phase: str
     reply: Reply | None
     started_ns: int
+    sent_ns: int
     deadline_s: float
     was_sent: bool
     may_have_begun: bool

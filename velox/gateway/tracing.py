@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from velox.errors import Reason, VeloxError
 from velox.gateway.recorder import Recorder
 from velox.gateway.request_context import RequestContext
+from velox.gateway.trace_heads import TraceHeads
 from velox.heads import RequestHead
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import CallSeries, WorkerMetrics
@@ -30,6 +31,7 @@ from velox.types import Endpoint
 __all__ = ["ContentBounds", "Tracer", "TracingRecorder"]
 
 _ID_BITS: Final = 64
+_TRACE_BITS: Final = 128
 
 
 class ContentBounds(NamedTuple):
@@ -55,6 +57,9 @@ class Tracer:
     """Makes ids and hands records on, in one worker. put: takes a record; False: there was no room for it.
 
     on_dropped: called with how many were not taken. reads_context: see TraceSettings.
+
+    unsampled: returns the head that goes up of a request that nothing is noted of, or the trace that one of which is
+    begins (TraceHeads). Where rules look at how a request ended, all are noted.
     """
 
     def __init__(
@@ -75,15 +80,27 @@ class Tracer:
         self._on_dropped: Final = on_dropped
         self._room: Final = CaptureRoom()
         self._random: Final = random.Random(os.urandom(32))
+        self.unsampled: Callable[[RequestHead], RequestHead | int] = _all_noted
+        if not tail:
+            heads = TraceHeads(sampler, self._random.getrandbits)
+            self.unsampled = heads.unsampled if reads_context else self._unread
 
     def __repr__(self) -> str:
         return "<Tracer>"
 
-    def begin(self, head: RequestHead | None) -> SpanIds:
-        """Return the ids of a request."""
-        parent = parent_of(head.headers) if head is not None and self.reads_context else None
-        trace_id = parent.trace_id if parent is not None else self.span_id() + self.span_id()
+    def begin(self, head: RequestHead | None, trace: int = 0) -> SpanIds:
+        """Return the ids of a request. trace: the number of the trace that it begins, if that was chosen already."""
+        parent = parent_of(head.headers) if head is not None and self.reads_context and not trace else None
+        if parent is not None:
+            trace_id = parent.trace_id
+        else:
+            trace_id = (trace or self._random.getrandbits(_TRACE_BITS) or 1).to_bytes(_TRACE_BITS // 8, "big")
         return SpanIds(trace_id, self.span_id(), parent, is_sampled=self._sampler.wants(trace_id, parent))
+
+    def _unread(self, head: RequestHead) -> RequestHead | int:
+        """Do as `unsampled`, where no context of the client's is read, nor one sent."""
+        number = self._random.getrandbits(_TRACE_BITS) or 1
+        return number if self._sampler.wants_root(number) else head
 
     def span_id(self) -> bytes:
         """Return a new id, which is not all zeros."""
@@ -101,6 +118,10 @@ class Tracer:
         """Hand a record on."""
         if not self._put(packed(record)):
             self._on_dropped(1 + len(record.attempts))
+
+
+def _all_noted(_head: RequestHead) -> RequestHead | int:
+    return 0
 
 
 class TracingRecorder(Recorder):
@@ -153,7 +174,9 @@ class TracingRecorder(Recorder):
     def ended(self, exchange: RequestContext, reason: Reason | None, status: int, now_ns: int) -> None:
         """As a Recorder does."""
         super().ended(exchange, reason, status, now_ns)
-        ids = exchange.span_ids() or self.tracer.begin(exchange.head)
+        ids = exchange.span_ids()
+        if ids is None:  # nothing was noted of it
+            return
         total_ns = now_ns - exchange.started_ns
         if not self.tracer.wants(ids, failed=reason is not None or status >= 400, took_ns=total_ns):
             return
@@ -174,11 +197,12 @@ def _record(
     if reply is not None and reply.first_byte_ns:
         first_ns = reply.first_byte_ns - exchange.started_ns
     if ids.attempts:
-        last = ids.attempts[-1]
-        last.end_ns = last.end_ns or end_ns
+        last, is_open = ids.attempts[-1], exchange.is_tunnel and first_ns is not None
+        # That of a WebSocket is over with the upstream's 101, or its refusal.
+        last.end_ns = last.end_ns or (ids.at(exchange.started_ns + (first_ns or 0)) if is_open else end_ns)
         if reply is not None and reply.started:
             last.status = last.status or reply.status
-        if reason is not None and not last.error and not (last.status >= 400):
+        if reason is not None and not is_open and not last.error and not (last.status >= 400):
             last.error = reason.code
     address = exchange.client.address
     return TraceRecord(

@@ -113,7 +113,7 @@ class WorkerMetrics:
     """
 
     __slots__ = (
-        *("_add", "_cells", "_limit_time", "_parse", "_queue_wait", "_relay", "_requests", "_slab"),
+        *("_add", "_cells", "_forward", "_limit_time", "_parse", "_queue_wait", "_relay", "_requests", "_slab"),
         *("attempt_answered", "duration", "lease_round_trip", "loop_lag", "overhead", "queue_wait", "ttft"),
     )
 
@@ -129,6 +129,7 @@ class WorkerMetrics:
         self._parse: Final = _places(at, series.OVERHEAD, outcomes.Phase.PARSE)
         self._limit_time: Final = _places(at, series.OVERHEAD, outcomes.Phase.LIMIT)
         self._relay: Final = _places(at, series.OVERHEAD, outcomes.Phase.RELAY)
+        self._forward: Final = _places(at, series.OVERHEAD, outcomes.Phase.FORWARD)
         answered_at = at + _CELL * (series.ATTEMPTS.first + outcomes.AttemptOutcome.OK)
         self.attempt_answered: Final[Callable[[], object]] = partial(self._add, answered_at, 1)
         self.duration: Final = tuple(Times(memory, at, series.DURATION, route) for route in Endpoint)
@@ -160,12 +161,13 @@ class WorkerMetrics:
         total_ns: int,
         first_ns: int,
         relay_ns: int,
+        forward_ns: int = 0,
     ) -> None:
         """Count one request that ended with a reply, as count_request() does, and record its times.
 
         row: its series; None: it was sent to no upstream. total_ns: from when all of it had come to its last byte out.
-        first_ns: to the reply's first byte. relay_ns: what Velox took for that byte. One call, because each request
-        makes it.
+        first_ns: to the reply's first byte. relay_ns: what Velox took for that byte. forward_ns: from when all of it
+        had come to its first attempt being sent; 0: none was. One call, because each request makes it.
         """
         add = self._add
         if status == 200 and reason is None:  # most of them
@@ -175,6 +177,10 @@ class WorkerMetrics:
         places = self._relay
         add(places[_bucket(_OVERHEAD_BOUNDS_NS, relay_ns)], 1)
         add(places[-1], relay_ns)
+        if forward_ns:
+            places = self._forward
+            add(places[_bucket(_OVERHEAD_BOUNDS_NS, forward_ns)], 1)
+            add(places[-1], forward_ns)
         if row is None:
             self.duration[endpoint].observe(total_ns)
             self.ttft[endpoint].observe(first_ns)

@@ -577,9 +577,9 @@ class Worker:
         """Return what makes exchanges that are traced; None: none is."""
         if self._tracer is None:
             return None
-        from velox.gateway.request.traced_exchange import TracedExchange
+        from velox.gateway.front.traced import TracedMaker
 
-        return partial(TracedExchange, tracer=self._tracer)
+        return TracedMaker(self._tracer)
 
     def _make_objects(self) -> ObjectTable:
         table = ObjectTable(self._context.objects, self._context.block)

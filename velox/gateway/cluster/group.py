@@ -526,6 +526,8 @@ class Attempt(AnsweringAttempt):
                 reply.attach(stream)
             finally:
                 member.pool.give_back(connection)
+            if not host.sent_ns:
+                host.sent_ns = time.monotonic_ns()
             self._stream = stream if request.dispatch is None else None  # several calls have time-outs of their own
             self._sent_s = self._progress_s = loop.time()
             if host.client.is_write_paused:

@@ -306,10 +306,10 @@ class Gateway(ExchangeOwner):
         self, client: Client, head: RequestHead, body: bytes | bytearray | None, plan: RequestPlan
     ) -> Exchange:
         """Return the exchange of a plan that is unusual."""
-        if head.shape.offer is not None:
-            return TunnelExchange(self, client, head, body, plan)
         if self._traced is not None:
             return self._traced(self, client, head, body, plan)
+        if head.shape.offer is not None:
+            return TunnelExchange(self, client, head, body, plan)
         if plan.timing or plan.is_litellms:
             return TimedExchange(self, client, head, body, plan)
         return Exchange(self, client, head, body, plan)

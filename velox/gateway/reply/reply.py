@@ -676,7 +676,8 @@ class Reply:
         lines = b"".join((rates, lines, more, *own))
         status = head.shape.status
         if end:
-            self._ends_with_head(status, length, data)
+            self._has_begun(status, length, data)
+            self._ends()
         self._client.begin_lines(status, lines, length, data, end, has_body=has_body)
         if not end:
             self._has_begun(status, length, data)
@@ -699,11 +700,6 @@ class Reply:
         self.started = True
         if self._watch is not None:
             self._pass_chunks()
-
-    def _ends_with_head(self, status: int, length: int | None, data: bytes) -> None:
-        """The head is about to go to the client with all that follows it."""
-        self._has_begun(status, length, data)
-        self._ends()
 
     def _ends(self) -> None:
         """The last bytes are about to go to the client: have them counted, as the worker may be killed behind them."""
@@ -828,7 +824,8 @@ class Reply:
                 check_unsplit(
                     b"".join([part for field in headers for part in field])
                 )  # else it would be counted, and then not sent
-                self._ends_with_head(status, length, data)
+                self._has_begun(status, length, data)
+                self._ends()
             self._client.begin_reply(status, headers, length, data, end, has_body=has_body)
         except ValueError:
             return self._has_bad_head()

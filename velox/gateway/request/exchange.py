@@ -177,7 +177,10 @@ class ExchangeOwner(abc.ABC):
 
 
 class Exchange(AttemptHost):
-    """One request and its reply, from the queue to its end. taken_ns: when it left the queue."""
+    """One request and its reply, from the queue to its end.
+
+    taken_ns: when it left the queue. is_accounted: its end is recorded, if its client is yet to get the last bytes.
+    """
 
     __slots__ = (
         *(
@@ -194,7 +197,7 @@ class Exchange(AttemptHost):
         ),
         "_gone",
         "_google_fields",
-        *("_is_accounted", "_takes_route_model", "_tokens"),
+        *("_takes_route_model", "_tokens", "is_accounted"),
         "_n_passed",
         "_steps",
         *("_reservation", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_route", "cost", "gateway"),
@@ -225,6 +228,7 @@ class Exchange(AttemptHost):
         self.phase = "queue"
         self.reply: Reply | None = None
         self.started_ns = time.monotonic_ns()
+        self.sent_ns = 0
         self.deadline_s = self.started_ns / _NS_PER_S + plan.terms.timeout_s
         n_bytes = 0 if body is None else len(body)
         # Tokens, before the body has been read.
@@ -263,7 +267,7 @@ class Exchange(AttemptHost):
         self._answering: Attempt | None = None  # at `upstream`
         self._keeper: AnswerKeeper | None = None  # of its answer
         self._has_kept_answers = False  # some were inserted into its body
-        self._is_accounted = False  # its end is recorded
+        self.is_accounted = False  # its end is recorded
         self._tokens = 0  # that it really cost, once that is settled
 
     def __repr__(self) -> str:
@@ -1330,11 +1334,11 @@ class Exchange(AttemptHost):
         self.was_sent = True
         try:
             self._tokens = self._settle_end(None)
-            self._is_accounted = True
+            self.is_accounted = True
             self.recorder.ended(self, None, reply.status, time.monotonic_ns())
         except Exception as exc:  # a bug: the client gets its answer all the same
             self.recorder.crashed(exc)
-        return self._is_accounted
+        return self.is_accounted
 
     def _settle_end(self, error: VeloxError | None) -> int:
         """Settle it; return the tokens that it really cost."""
@@ -1351,7 +1355,7 @@ class Exchange(AttemptHost):
             self._routing = None
         if self._timer is not None:
             self._stop_timer()
-        tokens = self._tokens if self._is_accounted else self._settle_end(error)
+        tokens = self._tokens if self.is_accounted else self._settle_end(error)
         if error is None:
             assert reply is not None, "an exchange without error has replied"
             self.gateway.account(self, None, reply.status, tokens)
@@ -1550,11 +1554,6 @@ class Exchange(AttemptHost):
         calls.end(Answered(self._answering, status, reason, pays, started, first_ns, usage, kinds, was_drained))
 
     @property
-    def is_accounted(self) -> bool:
-        """True once its end is recorded."""
-        return self._is_accounted
-
-    @property
     def rates(self) -> RateHeaders | None:
         """What the client learns of its limits; None where no quota counts its requests."""
         if self._reservation is not NOT_RESERVED:
@@ -1576,7 +1575,7 @@ class Exchange(AttemptHost):
     def fail(self, error: VeloxError) -> None:
         """End the exchange from outside, in whichever phase: a deadline, or the end of a drain."""
         self.end_drain()
-        if self._failed is None and self._gone is None and not self._is_accounted:
+        if self._failed is None and self._gone is None and not self.is_accounted:
             self._failed = error
             if self.phase == "ttfb" and self.reply is not None:
                 self.reply.on_failure(error)  # no effect on a reply that has just become whole

@@ -129,7 +129,7 @@ class TunnelExchange(Exchange):
         parts = self.gateway.parts
         rules = self._route.parts.entry.response_headers or None
         place = nowhere if self._placement is None else self._placement.place
-        captures = parts.tunnels.capture
+        captures = parts.tunnels.capture if self.span_ids() is not None else None
         return TunnelReply(
             self.client,
             self.head,

@@ -21,24 +21,29 @@ SamplerName: TypeAlias = Literal[
 ]
 _PARENT_BASED: Final = "parentbased_"
 _RANDOM_BITS: Final = 56  # of the trace id's end, which are random (W3C Trace Context, Level 2)
+_RANDOM: Final = (1 << _RANDOM_BITS) - 1
 
 
 class Sampler:
-    """A head sampler. ratio: of traceidratio, from 0 to 1."""
+    """A head sampler. ratio: of traceidratio, from 0 to 1. follows_parent: a parent decides, where there is one."""
 
-    __slots__ = ("_below", "_follows_parent")
+    __slots__ = ("_below", "follows_parent")
 
     def __init__(self, name: SamplerName, ratio: float) -> None:
         root = name.removeprefix(_PARENT_BASED)
-        self._follows_parent: Final = root != name
+        self.follows_parent: Final = root != name
         share = {"always_on": 1.0, "always_off": 0.0}.get(root, ratio)
         self._below: Final = round(share * (1 << _RANDOM_BITS))
 
     def wants(self, trace_id: bytes, parent: TraceParent | None) -> bool:
         """Say whether a request is recorded. The same trace gets the same answer from all that have the same ratio."""
-        if parent is not None and self._follows_parent:
+        if parent is not None and self.follows_parent:
             return parent.is_sampled
-        return int.from_bytes(trace_id[-_RANDOM_BITS // 8 :], "big") < self._below
+        return self.wants_root(int.from_bytes(trace_id, "big"))
+
+    def wants_root(self, trace_id: int) -> bool:
+        """As wants(), where no parent decides."""
+        return trace_id & _RANDOM < self._below
 
 
 class TailRules(NamedTuple):

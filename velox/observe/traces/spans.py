@@ -59,13 +59,14 @@ _FAILED_FROM: Final = 400  # of a client's span
 def spans_of(record: TraceRecord, content: Mapping[str, AttributeValue] = NO_CONTENT) -> list[Span]:
     """Return the spans of a request: that of the exchange first.
 
-    content: attributes of the last attempt's; of a WebSocket, which has no attempts, of the exchange's.
+    content: attributes of the last attempt's; of a WebSocket, whose attempts end as it begins, of the exchange's.
     """
     last = len(record.attempts) - 1
+    of_exchange, of_attempt = (content, NO_CONTENT) if record.is_websocket else (NO_CONTENT, content)
     return [
-        _exchange(record, content if record.is_websocket else NO_CONTENT),
+        _exchange(record, of_exchange),
         *(
-            _attempt(record, each, n, content if n == last else NO_CONTENT, is_last=n == last)
+            _attempt(record, each, n, of_attempt if n == last else NO_CONTENT, is_last=n == last)
             for n, each in enumerate(record.attempts)
         ),
     ]
