@@ -125,6 +125,7 @@ def test_many_equal_streams_share_one_call_and_leavers_harm_nobody(upstream: Rec
         leavers = [socks.pop(0), *(socks.pop(chance.randrange(len(socks))) for _ in range(N_CLIENTS // 3))]
         for each in leavers:
             each.close()
+        velox.wait_metric("velox_client_connections", lambda n: n == len(socks))
         upstream.step(2)
         with ThreadPoolExecutor(8) as readers:
             replies = list(readers.map(read_reply, socks))

@@ -5,89 +5,24 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import os
-import shutil
-import socket
-import subprocess
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import yaml
 
 from tests.e2e.harness import VeloxProcess, until
+from tests.e2e.prometheus_server import NEEDS_PROMETHEUS, PATIENCE_S, Prometheus
 from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, RecordingUpstream
 from tests.e2e.routed import nobody, routed
 from tests.unit.deploy.test_monitoring_files import queries, rules
 
-pytestmark = [
-    pytest.mark.more,
-    pytest.mark.skipif(
-        shutil.which("prometheus") is None and os.environ.get("CI") != "true",
-        reason="no Prometheus: tests/install-tools.sh",
-    ),
-]
+pytestmark = [pytest.mark.more, NEEDS_PROMETHEUS]
 
 KEY: Final = "sk-client-0123456789"
-_PATIENCE_S: Final = 120.0
-
-
-class Prometheus:
-    """One on a free port, with the alerts of deploy/, which fire at once."""
-
-    def __init__(self, folder: Path, targets: list[str]) -> None:
-        alerts = {"groups": [{"name": "velox", "rules": [{**rule, "for": "0s"} for rule in rules()]}]}
-        (folder / "alerts.yaml").write_text(yaml.safe_dump(alerts))
-        often = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
-        job = {"job_name": "velox", "static_configs": [{"targets": targets}]}
-        config = {"global": often, "rule_files": ["alerts.yaml"], "scrape_configs": [job]}
-        (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self._address: Final = f"127.0.0.1:{sock.getsockname()[1]}"
-        self._folder: Final = folder
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        command = [
-            "prometheus",
-            f"--config.file={self._folder / 'prometheus.yaml'}",
-            f"--storage.tsdb.path={self._folder / 'data'}",
-            f"--web.listen-address={self._address}",
-        ]
-        with (self._folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-            try:
-                until(self._answers, "Prometheus answers", _PATIENCE_S)
-                yield
-            finally:
-                process.kill()
-
-    def _answers(self) -> bool:
-        try:
-            return bool(self.ask("query", query="1"))
-        except OSError:
-            return False
-
-    def ask(self, what: str, **query: str) -> Any:
-        """Ask its API; return the data. Raises OSError for a query that it does not take."""
-        with urllib.request.urlopen(
-            f"http://{self._address}/api/v1/{what}?{urllib.parse.urlencode(query)}", timeout=30
-        ) as reply:
-            answer = json.load(reply)
-        assert answer["status"] == "success"
-        return answer["data"]
-
-    def firing(self) -> set[str]:
-        """Return the names of the alerts that fire."""
-        return {each["labels"]["alertname"] for each in self.ask("alerts")["alerts"] if each["state"] == "firing"}
-
-    def has(self, query: str) -> bool:
-        """Say whether a query has a result."""
-        return bool(self.ask("query", query=query)["result"])
+STAGED_TOGETHER: Final = frozenset(
+    {"VeloxBudgetNearEnd", "VeloxRequestsFail", "VeloxUpstreamOut", "VeloxLedgerNotWritable"}
+)
 
 
 async def answer(call: Call) -> None:
@@ -137,7 +72,7 @@ def test_queries_are_taken_and_staged_failures_alert(tmp_path: Path) -> None:
         targets = [velox.admin_url.removeprefix("http://") for velox in (good, bad)]
         prometheus = Prometheus(tmp_path, targets)
         stack.enter_context(prometheus.running())
-        until(lambda: prometheus.has('count(up{job="velox"} == 1) == 2'), "both are scraped", _PATIENCE_S)
+        until(lambda: prometheus.has('count(up{job="velox"} == 1) == 2'), "both are scraped", PATIENCE_S)
         assert ask(good, "good") == 200
 
         # Each query is one for Prometheus, also where it has no result now.
@@ -146,19 +81,19 @@ def test_queries_are_taken_and_staged_failures_alert(tmp_path: Path) -> None:
 
         assert "VeloxBudgetNearEnd" not in prometheus.firing()
         assert ask(good, "good") == 200  # 192 tokens of 200
-        until(lambda: "VeloxBudgetNearEnd" in prometheus.firing(), "the budget is near its end", _PATIENCE_S)
+        until(lambda: "VeloxBudgetNearEnd" in prometheus.firing(), "the budget is near its end", PATIENCE_S)
 
         def fails(alert: str, model: str) -> bool:
             ask(bad, model)
             return alert in prometheus.firing()
 
-        until(lambda: fails("VeloxRequestsFail", "bad"), "requests fail", _PATIENCE_S)
-        until(lambda: fails("VeloxUpstreamOut", "gone"), "an upstream is out", _PATIENCE_S)
-        until(lambda: fails("VeloxLedgerNotWritable", "good"), "the ledger can't be written", _PATIENCE_S)
+        until(lambda: fails("VeloxRequestsFail", "bad"), "requests fail", PATIENCE_S)
+        until(lambda: fails("VeloxUpstreamOut", "gone"), "an upstream is out", PATIENCE_S)
+        until(lambda: fails("VeloxLedgerNotWritable", "good"), "the ledger can't be written", PATIENCE_S)
         assert not prometheus.has(
             'velox_ledger_writable == 0 unless on (instance) velox_upstream_state{upstream="gone"}'
         )
-        expected = {"VeloxBudgetNearEnd", "VeloxRequestsFail", "VeloxUpstreamOut", "VeloxLedgerNotWritable"}
-        assert expected <= prometheus.firing() <= expected | {"VeloxLedgerLags", "VeloxOverloaded"}
+        assert prometheus.firing() >= STAGED_TOGETHER
+        assert prometheus.firing() <= STAGED_TOGETHER | {"VeloxLedgerLags", "VeloxOverloaded"}
         stages = [query for query in queries() if prometheus.has(query.replace("$__rate_interval", "1m"))]
         assert len(stages) > 15, "most of the dashboard shows something"

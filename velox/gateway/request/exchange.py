@@ -1327,7 +1327,8 @@ class Exchange(AttemptHost):
         Behind them the worker may be killed, and what the client has would not be counted.
         """
         reply = self.reply
-        if reply is None or self._gone is not None or self._failed is not None or self._drain is not None:
+        is_alone = self._gone is not None or self._left is not None or self._drain is not None
+        if reply is None or is_alone or self._failed is not None:
             return False  # it ends otherwise
         if isinstance(self._attempting, HedgedAttempts) and not self._attempting.is_alone:
             return False  # what the other one came to is not known before it has ended
