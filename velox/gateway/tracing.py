@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.limits.calls import Spending
 from velox.gateway.recorder import Recorder
 from velox.gateway.request_context import RequestContext
 from velox.gateway.trace_heads import TraceHeads
@@ -229,8 +230,15 @@ def _record(
         (session_of(head, None if exchange.is_large else exchange.body) or "")[:MOST_CHARS],
         trusted.client_of(address, head.headers) or address,
         first_ns,
-        *((None,) * 6 if spent is None else (*spent[:5], spent.cost_nano)),
+        *_spent(spent),
         ", ".join(exchange.tried),
         ids.attempts,
         exchange.content(),
     )
+
+
+def _spent(spent: Spending | None) -> tuple[int | None, int | None, int | None, int | None, int | None, int | None]:
+    """Return what a request took, as a record has it: kinds of tokens, and the cost."""
+    if spent is None:
+        return None, None, None, None, None, None
+    return spent.input, spent.output, spent.cached, spent.cache_written, spent.reasoning, spent.cost_nano

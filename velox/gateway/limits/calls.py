@@ -67,7 +67,7 @@ _CUT: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_RESET, Reaso
 _ABORTED: Final = frozenset({Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW})
 
 
-class Answered(NamedTuple):
+class Answered:
     """How the attempt ended that was the request's last.
 
     attempt: whose reply it was, or the last that was made; None: none was. status: that the client got. pays: False: it
@@ -76,40 +76,79 @@ class Answered(NamedTuple):
     its client had left.
     """
 
-    attempt: AnsweringAttempt | None
-    status: int
-    reason: Reason | None
-    pays: bool
-    started: bool
-    first_byte_ns: int
-    usage: Usage | None
-    kinds: TokenUsage
-    was_drained: bool = False
+    __slots__ = ("attempt", "first_byte_ns", "kinds", "pays", "reason", "started", "status", "usage", "was_drained")
+
+    def __init__(
+        self,
+        attempt: AnsweringAttempt | None,
+        status: int,
+        reason: Reason | None,
+        pays: bool,
+        started: bool,
+        first_byte_ns: int,
+        usage: Usage | None,
+        kinds: TokenUsage,
+        was_drained: bool = False,
+    ) -> None:
+        self.attempt: Final = attempt
+        self.status: Final = status
+        self.reason: Final = reason
+        self.pays: Final = pays
+        self.started: Final = started
+        self.first_byte_ns: Final = first_byte_ns
+        self.usage: Final = usage
+        self.kinds: Final = kinds
+        self.was_drained: Final = was_drained
 
 
-class Spending(NamedTuple):
+class Spending:
     """What the calls of a request took, together. None: not known.
 
     is_estimated: not all of it was told by replies. is_recorded: in the ledger.
     """
 
-    input: int | None = None
-    output: int | None = None
-    cached: int | None = None
-    cache_written: int | None = None
-    reasoning: int | None = None
-    cost_nano: int | None = None
-    is_estimated: bool = False
-    is_recorded: bool = True
+    __slots__ = (
+        "cache_written",
+        "cached",
+        "cost_nano",
+        "input",
+        "is_estimated",
+        "is_recorded",
+        "output",
+        "reasoning",
+    )
+
+    def __init__(
+        self,
+        n_input: int | None = None,
+        n_output: int | None = None,
+        cached: int | None = None,
+        cache_written: int | None = None,
+        reasoning: int | None = None,
+        cost_nano: int | None = None,
+        is_estimated: bool = False,
+        is_recorded: bool = True,
+    ) -> None:
+        self.input: Final = n_input
+        self.output: Final = n_output
+        self.cached: Final = cached
+        self.cache_written: Final = cache_written
+        self.reasoning: Final = reasoning
+        self.cost_nano: Final = cost_nano
+        self.is_estimated: Final = is_estimated
+        self.is_recorded: Final = is_recorded
 
 
-class Begun(NamedTuple):
+class Begun:
     """A call that has begun."""
 
-    attempt: AnsweringAttempt
-    upstream: str
-    call: OpenCall
-    began_ns: int
+    __slots__ = ("attempt", "began_ns", "call", "upstream")
+
+    def __init__(self, attempt: AnsweringAttempt, upstream: str, call: OpenCall, began_ns: int) -> None:
+        self.attempt: Final = attempt
+        self.upstream: Final = upstream
+        self.call: Final = call
+        self.began_ns: Final = began_ns
 
 
 class Copied(NamedTuple):
@@ -584,8 +623,16 @@ def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, pa
 
 def spending_of(usage: TokenUsage, cost_nano: int | None, *, is_estimated: bool, is_recorded: bool = True) -> Spending:
     """Return what one call took."""
-    kinds = (usage.input, usage.output, usage.cached, usage.written, usage.reasoning)
-    return Spending(*kinds, cost_nano, is_estimated, is_recorded)
+    return Spending(
+        usage.input,
+        usage.output,
+        usage.cached,
+        usage.written,
+        usage.reasoning,
+        cost_nano,
+        is_estimated,
+        is_recorded,
+    )
 
 
 def _sum(one: Spending | None, other: Spending) -> Spending:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from velox.gateway.limits.budgets import Held
 from velox.gateway.limits.metering import Usage
@@ -149,12 +149,18 @@ class LimitSet:
         return f"<LimitSet quotas={len(self.quotas)} slots={len(self.slots)}>"
 
 
-class Spent(NamedTuple):
+class Spent:
     """Tokens of one request: taken in advance, and what they really were."""
 
-    estimated: int
-    input: int
-    output: int
+    __slots__ = ("estimated", "input", "output")
+
+    def __init__(self, estimated: int, n_input: int, n_output: int) -> None:
+        self.estimated: Final = estimated
+        self.input: Final = n_input
+        self.output: Final = n_output
+
+    def __repr__(self) -> str:
+        return f"<Spent estimated={self.estimated} {self.input} {self.output}>"
 
 
 class Reservation:
@@ -249,7 +255,7 @@ class Reservation:
 
     def _used(self, usage: Usage | None) -> tuple[int, int, int]:
         """Return the tokens of the prompt and of the answer, estimated where nothing is known; and those known."""
-        prompt, answer, _ = self.estimate
+        prompt, answer = self.estimate.prompt, self.estimate.answer
         if usage is None:
             return prompt, answer, 0
         prompt = prompt if usage.input is None else usage.input

@@ -10,7 +10,7 @@ high is missing in the caller's quota until the answer has come; what was too lo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from velox.types import BodyFields, Endpoint
 
@@ -31,16 +31,30 @@ _MOST_ANSWERS: Final = 128  # `n`; OpenAI takes no more
 _MOST_PROMPTS: Final = 2048  # nor of these, at text completions
 
 
-class Estimate(NamedTuple):
+class Estimate:
     """Tokens that a request may cost: of its prompt, and of all its answers.
 
     named: what the request itself asks for as its answer (`max_tokens`, times `n`); 0 where it names nothing. The rest
     is a guess: a limit that holds less than the guess must not refuse the request for ever.
     """
 
-    prompt: int
-    answer: int
-    named: int = 0
+    __slots__ = ("answer", "named", "prompt")
+
+    def __init__(self, prompt: int, answer: int, named: int = 0) -> None:
+        self.prompt: Final = prompt
+        self.answer: Final = answer
+        self.named: Final = named
+
+    def __repr__(self) -> str:
+        return f"<Estimate {self.prompt} {self.answer} named={self.named}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Estimate):
+            return False
+        return self.prompt == other.prompt and self.answer == other.answer and self.named == other.named
+
+    def __hash__(self) -> int:
+        return hash((self.prompt, self.answer, self.named))
 
     @property
     def total(self) -> int:

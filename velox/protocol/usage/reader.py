@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import orjson
 import simdjson
@@ -100,12 +100,26 @@ _ESCAPE: Final = b"\\u00"
 _LETTER: Final = re.compile(rb"\\u00[4-7]")
 
 
-class Usage(NamedTuple):
+class Usage:
     """Tokens that a request took. None: nothing is known of them. is_exact: as the upstream counted the whole reply."""
 
-    input: int | None
-    output: int | None
-    is_exact: bool
+    __slots__ = ("input", "is_exact", "output")
+
+    def __init__(self, n_input: int | None, n_output: int | None, is_exact: bool) -> None:
+        self.input: Final = n_input
+        self.output: Final = n_output
+        self.is_exact: Final = is_exact
+
+    def __repr__(self) -> str:
+        return f"<Usage {self.input} {self.output} is_exact={self.is_exact}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Usage):
+            return False
+        return self.input == other.input and self.output == other.output and self.is_exact is other.is_exact
+
+    def __hash__(self) -> int:
+        return hash((self.input, self.output, self.is_exact))
 
 
 class _Counts:

@@ -12,7 +12,7 @@ from tests.unit.dialects.test_reported_tokens import sse
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.errors import Reason, VeloxError
 from velox.gateway.cpu_work import TranslationThread
-from velox.gateway.limits.metering import Meter
+from velox.gateway.limits.metering import Meter, Usage
 from velox.gateway.reply.filters import FilterChain
 from velox.gateway.translation.adapter import DialectTable, ProviderAdapter
 from velox.gateway.translation.client_request import ClientRequest
@@ -305,7 +305,7 @@ def test_claude_on_bedrock_is_counted_by_all_that_it_says(
     chain.feed(body, True)
 
     assert meter.kinds() == kinds
-    assert meter.usage(is_whole=True) == (kinds.input, kinds.output, True)
+    assert meter.usage(is_whole=True) == Usage(kinds.input, kinds.output, True)
 
 
 def test_other_paths_go_below_the_providers_own_beginning() -> None:
