@@ -12,11 +12,12 @@ from typing import Final, Literal, TypeAlias, get_args
 
 __all__ = ["STEPS", "Step", "settings_up_to"]
 
-Step: TypeAlias = Literal["bare", "keys", "limits", "ledger", "budgets"]
+Step: TypeAlias = Literal["bare", "keys", "limits", "ledger", "prices", "budgets"]
 STEPS: Final[Sequence[Step]] = get_args(Step)
 # Never reached: a refusal costs something else.
 _LIMITS: Final = {"per": "key", "rpm": 60_000_000, "burst": 1_000_000, "tpm": 100_000_000, "tpm_burst": 100_000_000}
-_BUDGETS: Final = [{"per": per, "tokens": 10**12, "window": "month"} for per in ("gateway", "key")]
+_BUDGETS: Final = [{"per": per, "usd": 10**6, "window": "month"} for per in ("gateway", "key")]
+_PRICES: Final = Path(__file__).with_name("prices.yaml")
 
 
 def settings_up_to(step: Step, keys: str, ledger: Path) -> dict[str, str]:
@@ -26,6 +27,7 @@ def settings_up_to(step: Step, keys: str, ledger: Path) -> dict[str, str]:
         "keys": {"VELOX_API_KEYS": keys},
         "limits": {"VELOX_LIMITS": json.dumps([_LIMITS])},
         "ledger": {"VELOX_LEDGER": str(ledger)},
+        "prices": {"VELOX_PRICES": str(_PRICES)},
         "budgets": {"VELOX_BUDGETS": json.dumps(_BUDGETS)},
     }
     found: dict[str, str] = {}

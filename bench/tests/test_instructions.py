@@ -138,13 +138,14 @@ def test_chosen_what_records_cost_is_counted_beside_others() -> None:
 
 def test_steps_table_says_what_each_adds() -> None:
     """Each step stands against the one above it, and against nothing at all."""
-    counts = {kind.name: n for kind, n in zip(ALL_ON, (100, 110, 150, 160, 200), strict=True)}
+    counts = {kind.name: n for kind, n in zip(ALL_ON, (100, 110, 150, 160, 170, 210), strict=True)}
     assert steps_table(counts).splitlines()[2:] == [
         "| bare | 100 | +0 | 1.00 |",
         "| + keys | 110 | +10 | 1.10 |",
         "| + limits | 150 | +40 | 1.50 |",
         "| + ledger | 160 | +10 | 1.60 |",
-        "| + budgets | 200 | +40 | 2.00 |",
+        "| + prices | 170 | +10 | 1.70 |",
+        "| + budgets | 210 | +40 | 2.10 |",
     ]
 
 
@@ -183,7 +184,8 @@ def test_each_step_has_what_is_above_it(step: Step, tmp_path: Path) -> None:
         cores=1,
         memory_bytes=0,
     )
-    on = [True, bool(settings.api_keys), bool(settings.limits), bool(settings.ledger), bool(settings.budgets)]
+    ledger = [bool(settings.ledger), bool(settings.own_prices), bool(settings.budgets)]
+    on = [True, bool(settings.api_keys), bool(settings.limits), *ledger]
     at = STEPS.index(step) + 1
     assert on == [True] * at + [False] * (len(STEPS) - at)
 

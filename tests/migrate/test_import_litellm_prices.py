@@ -10,7 +10,7 @@ import pytest
 from velox.cli import main
 from velox.prices.book import PriceBook, Seller
 from velox.prices.table import shipped_table
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 from velox.settings import load
 from velox_migrate.litellm_prices import import_litellm_prices
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from velox.protocol.usage.tokens import TokenUsage, Units
+from velox.protocol.usage.token_usage import TokenUsage, Units
 
 __all__ = ["LABEL_SEPARATOR", "UNITS", "Band", "Cost", "Price", "UnitRates", "compiled", "free"]
 
@@ -25,10 +25,22 @@ _MS_PER_HOUR: Final = 3_600_000
 _MS_PER_SECOND: Final = 1000
 
 
-class Cost(NamedTuple):
+class Cost:
     """Of one call, in pico-dollars."""
 
-    pico: int
+    __slots__ = ("pico",)
+
+    def __init__(self, pico: int) -> None:
+        self.pico: Final = pico
+
+    def __repr__(self) -> str:
+        return f"<Cost {self.dollars()}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cost) and self.pico == other.pico
+
+    def __hash__(self) -> int:
+        return hash(self.pico)
 
     @property
     def nano(self) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+from msgspec.structs import replace
+
 from velox.memo import Memo
 from velox.policy.budgets.rules import BudgetRule, rules_of
 from velox.policy.patterns import is_exact, matches, overlap
@@ -158,7 +160,7 @@ def answer_prices(
         if not isinstance(told, dict) and units is None:
             return None
         usage = token_usage(told if isinstance(told, dict) else {}, answer.get("service_tier"), model)
-        usage = usage._replace(units=units or usage.units, tier=tier or usage.tier)
+        usage = replace(usage, units=units or usage.units, tier=tier or usage.tier)
         for upstream, asked in places:
             found = find(upstream, asked, usage.model, usage.tier, int(now()))
             cost = None if found is None else found.cost(usage)

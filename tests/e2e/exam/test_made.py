@@ -12,7 +12,8 @@ from tests.e2e.exam.made import MadeReply, made_reply
 from velox.prices.book import PriceBook, Seller
 from velox.prices.overrides import read_overrides
 from velox.prices.table import shipped_table
-from velox.protocol.usage.reader import GOOGLE_KEY, BodyUsage, StreamUsage, TokenUsage
+from velox.protocol.usage.reader import GOOGLE_KEY, BodyUsage, StreamUsage
+from velox.protocol.usage.token_usage import TokenUsage
 
 MODELS = {"openai": "exam", "anthropic": "cla-exam", "google": "gem-exam"}
 FIELDS = [field.name for field in dataclasses.fields(Bill) if field.type == "int"]

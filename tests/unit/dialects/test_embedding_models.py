@@ -20,7 +20,7 @@ from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings
 from velox.dialects.embeddings.other_models import EmbeddingForm, ModelEmbeddings
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.generate.write_reply import GenerateClient
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 
 PREDICT, CONTENT, TITAN, NOVA, COHERE = EmbeddingForm
 ONE: dict[EmbeddingForm, Any] = {
@@ -88,7 +88,7 @@ def test_answer_is_one_of_openai(form: EmbeddingForm, encoding: str | None) -> N
         assert vector == [0.5, 2]
     read = CreateEmbeddingResponse.model_validate(answer, strict=True)
     assert (read.model, read.usage.prompt_tokens, read.usage.total_tokens) == ("m", 3, 3)
-    assert made.tokens[:2] == (3, 0)
+    assert (made.tokens.input, made.tokens.output) == (3, 0)
 
 
 def test_several_texts_keep_their_order() -> None:
@@ -98,7 +98,7 @@ def test_several_texts_keep_their_order() -> None:
     told = {"predictions": [{"embeddings": {"values": [n]}} for n in (1, 2)]}
     answer = json.loads(made.answer(json.dumps(told).encode()))
     assert [(each["index"], each["embedding"]) for each in answer["data"]] == [(0, [1]), (1, [2])]
-    assert "usage" not in answer and made.tokens[0] is None  # nobody has counted
+    assert "usage" not in answer and made.tokens.input is None  # nobody has counted
     cohere = translator_of(COHERE)
     cohere.requests(asked(["a", "b"], input_type="search_query"), "m")
     assert len(json.loads(cohere.answer(b'{"embeddings":[[1],[2]]}'))["data"]) == 2
@@ -149,7 +149,7 @@ def test_more_texts_than_a_call_takes_are_several_calls(form: EmbeddingForm, siz
     answer = CreateEmbeddingResponse.model_validate(json.loads(made.answer(b"")), strict=True)
 
     assert [(each.index, each.embedding) for each in answer.data] == [(n, [n]) for n in range(200)]
-    assert answer.usage.total_tokens == made.tokens[0] == 2 * len(sizes)
+    assert answer.usage.total_tokens == made.tokens.input == 2 * len(sizes)
 
 
 def test_tokens_that_a_call_does_not_tell_are_no_sum() -> None:
@@ -159,7 +159,7 @@ def test_tokens_that_a_call_does_not_tell_are_no_sum() -> None:
     made.take(0, [], b'{"embedding":[1],"inputTextTokenCount":3}')
     made.take(1, [], b'{"embedding":[2]}')
 
-    assert "usage" not in json.loads(made.answer(b"")) and made.tokens[0] is None
+    assert "usage" not in json.loads(made.answer(b"")) and made.tokens.input is None
 
 
 def test_calls_that_were_answered_are_told_though_others_fail() -> None:
@@ -217,7 +217,7 @@ def test_clients_of_gemini_get_their_own_shape() -> None:
     assert [json.loads(each) for each in bodies] == [WRITTEN[COHERE]]
     made.note_head([(b"x-amzn-bedrock-input-token-count", b"3")])
     assert json.loads(made.answer(json.dumps(ONE[COHERE]).encode())) == {"embeddings": [{"values": [0.5, 2]}]}
-    assert made.tokens[:2] == (3, 0)
+    assert (made.tokens.input, made.tokens.output) == (3, 0)
 
 
 @pytest.mark.parametrize("form", [EmbeddingForm.PREDICT, EmbeddingForm.CONTENT])

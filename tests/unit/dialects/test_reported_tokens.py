@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.dialects.test_converse_stream import event
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import ClientCall
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.protocol.usage.reader import BodyUsage, StreamUsage
-from velox.protocol.usage.tokens import Bill, TokenUsage, Units
+from velox.protocol.usage.token_usage import Bill, TokenUsage, Units
 from velox.providers.model_facts import ModelFacts
 from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
@@ -264,7 +265,7 @@ def test_plain_answer_tells_all_kinds(client: ApiKind, api: ApiKind, reply: dict
 
     translator.answer(json.dumps(reply).encode())
 
-    assert translator.tokens == kinds._replace(model="" if api is ApiKind.CONVERSE else "m")
+    assert translator.tokens == replace(kinds, model="" if api is ApiKind.CONVERSE else "m")
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -276,7 +277,7 @@ def test_stream_tells_all_kinds(client: ApiKind, api: ApiKind, reply: bytes, kin
     stream.feed(reply, True)
 
     assert stream.is_whole
-    assert translator.tokens == kinds._replace(model="" if api is ApiKind.CONVERSE else "m")
+    assert translator.tokens == replace(kinds, model="" if api is ApiKind.CONVERSE else "m")
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -307,5 +308,5 @@ def test_parts_beside_the_count_of_a_prompt_are_of_the_prompt(usage: dict[str, A
         reader.feed(json.dumps({"usage": told}).encode())
         stream.feed(sse({"choices": [], "usage": told}))
         seconds = told.get("prompt_audio_seconds")  # of a sound that is paid by its length
-        assert reader.kinds() == stream.kinds() == kinds._replace(units=seconds and Units(seconds * 1000))
-        assert reader.tokens() == stream.tokens() == kinds[:2]
+        assert reader.kinds() == stream.kinds() == replace(kinds, units=seconds and Units(seconds * 1000))
+        assert reader.tokens() == stream.tokens() == (kinds.input, kinds.output)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import astuple, replace
 
 from tests.unit.gateway.limits.recorded_calls import CallRecords
 from tests.unit.gateway.limits.test_calls import Attempt
@@ -22,7 +23,7 @@ from velox.gateway.limits.metering import Usage
 from velox.ledger.record import Tokens
 from velox.ledger.report import CALL_NAMES, call_rows, lines
 from velox.policy.limits.estimate import Estimator
-from velox.protocol.usage.tokens import Bill, TokenUsage, Units
+from velox.protocol.usage.token_usage import Bill, TokenUsage, Units
 from velox.runtime.priced import call_prices
 from velox.settings import load
 from velox.types import BodyFields, Caller, Endpoint
@@ -237,8 +238,8 @@ EACH_KIND: Final = [
     TokenUsage(0, 0),
     FULL,
     # Parts that together are more than the whole.
-    FULL._replace(input=100, output=70),
-    FULL._replace(input=1500),
+    replace(FULL, input=100, output=70),
+    replace(FULL, input=1500),
 ]
 
 
@@ -281,10 +282,10 @@ def test_cost_by_the_shipped_table_is_recomputed(
 
 def test_row_tells_all_that_its_reply_told(tmp_path: Path, config: Path) -> None:
     """Every kind of tokens, whose key, which endpoint, the models, the tier and the price."""
-    row = recorded(tmp_path, config, "own", "all-kinds", FULL._replace(model="all-kinds", units=UNITS))
+    row = recorded(tmp_path, config, "own", "all-kinds", replace(FULL, model="all-kinds", units=UNITS))
     assert tuple(row) == CALL_NAMES
     told = [int(row[name]) for name in CALL_NAMES if name.endswith("_tokens") or name in OTHERS]
-    assert told == [*FULL[: FULL._fields.index("tier")], *UNITS]
+    assert told == [*astuple(FULL)[: FULL.__struct_fields__.index("tier")], *UNITS]
     names = ("key", "key_id", "endpoint", "path", "upstream_model", "answered_model", "tier")
     assert [row[name] for name in names] == [
         *("6161616161616161 ada", "key_ada", "chat", "/v1/chat/completions"),
@@ -319,6 +320,6 @@ def test_units_of_a_record_are_those_of_a_usage() -> None:
     """They are taken over by their places: a kind that is added to a usage has to be added to a record, too."""
     others = ("tier", "has_others", "model", "bill", "is_regional", "units")
     words = {"cache_written": "written", "cache_written_1h": "written_1h"}
-    counts = [name for name in TokenUsage._fields if name not in others]
-    assert counts == list(TokenUsage._fields[: len(counts)])
+    counts = [name for name in TokenUsage.__struct_fields__ if name not in others]
+    assert counts == list(TokenUsage.__struct_fields__[: len(counts)])
     assert [words.get(name, name) for name in Tokens._fields] == [*counts, *Units._fields]

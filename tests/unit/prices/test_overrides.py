@@ -8,8 +8,9 @@ import pytest
 
 from velox.prices.book import PriceBook, Seller
 from velox.prices.overrides import PriceError, read_overrides
+from velox.prices.price import Cost
 from velox.prices.table import shipped_table
-from velox.protocol.usage.tokens import TokenUsage, Units
+from velox.protocol.usage.token_usage import TokenUsage, Units
 
 NOW = 1_795_401_000
 OWN, OPENAI = Seller("own"), Seller("main", "openai")
@@ -68,7 +69,7 @@ def test_own_servers_cost_nothing_only_where_it_is_said() -> None:
     book = PriceBook(TABLE, read_overrides([{"upstream": "own", "free": "true"}]))
     price = book.find(OWN, "anything", "", "flex", NOW)
     assert price is not None
-    assert price.cost(TokenUsage(10, 10)) == (0,)
+    assert price.cost(TokenUsage(10, 10)) == Cost(0)
     assert book.find(Seller("other"), "anything", "", "", NOW) is None
 
 

@@ -7,11 +7,13 @@ from fractions import Fraction
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from velox.prices.book import PriceBook, Seller
 from velox.prices.price import Cost, Price, compiled
 from velox.prices.table import shipped_table
-from velox.protocol.usage.tokens import TokenUsage, Units, token_usage, with_tools
+from velox.protocol.usage.token_usage import TokenUsage, Units
+from velox.protocol.usage.tokens import token_usage, with_tools
 
 NOW = 1_795_401_000
 
@@ -125,9 +127,9 @@ def test_no_token_of_an_answer_is_both_reasoning_and_sound() -> None:
     )
     usage = TokenUsage(0, 50, reasoning=20, audio_output=25, image_output=40)
     assert pico(of, usage) == 20 * 50 + 25 * 8_000 + 5 * 9_000
-    assert pico(of, usage._replace(audio_output=40)) == 20 * 50 + 30 * 8_000
+    assert pico(of, replace(usage, audio_output=40)) == 20 * 50 + 30 * 8_000
     alike = price(input_mtok=0, output_mtok=200, output_audio_mtok=8_000)
-    assert pico(alike, usage._replace(audio_output=40, image_output=0)) == 40 * 8_000 + 10 * 200
+    assert pico(alike, replace(usage, audio_output=40, image_output=0)) == 40 * 8_000 + 10 * 200
 
 
 @pytest.mark.parametrize("usage", [TokenUsage(), TokenUsage(10), TokenUsage(None, 10)])
@@ -139,7 +141,7 @@ def test_an_answer_that_another_model_worked_for_has_no_cost() -> None:
     """Its tokens are not told among those of the model, and cost otherwise."""
     usage = TokenUsage(10, 20)
     assert price(**PLAIN).cost(usage) is not None
-    assert price(**PLAIN).cost(usage._replace(has_others=True)) is None
+    assert price(**PLAIN).cost(replace(usage, has_others=True)) is None
 
 
 def test_an_answer_without_a_rate_has_no_cost_and_never_0() -> None:

@@ -8,11 +8,13 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from velox.prices.book import PriceBook, Seller
 from velox.prices.overrides import read_overrides
+from velox.prices.price import Cost
 from velox.prices.table import NEVER, Table, shipped_table
-from velox.protocol.usage.tokens import Bill, TokenUsage
+from velox.protocol.usage.token_usage import Bill, TokenUsage
 from velox.providers.rows import PROVIDERS
 
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "recorded_costs.jsonl").read_text().splitlines()]
@@ -179,7 +181,7 @@ def test_what_is_given_away_costs_nothing(book: PriceBook, provider: str, model:
     """The source has no rates for it. Without a price, budgets in dollars refuse it."""
     price = book.find(Seller("up", provider), model, "", "", NOW)
 
-    assert price is not None and price.cost(TokenUsage(1000, 0)) == price.cost(TokenUsage(9, 100)) == (0,)
+    assert price is not None and price.cost(TokenUsage(1000, 0)) == price.cost(TokenUsage(9, 100)) == Cost(0)
     assert book.find(Seller("up", "cerebras"), "qwen-3-coder-480b", "", "", NOW) is None  # nobody knows why
 
 
@@ -188,7 +190,7 @@ def test_a_bill_is_the_cost_of_a_model_that_the_table_has_no_rates_of(book: Pric
     """A search at a model that is free costs as everywhere."""
     price = book.find(Seller("up", "openrouter"), model, "", "", NOW)
 
-    assert price is not None and price.cost(TokenUsage(9, 9, bill=Bill(7000, "openrouter"))) == (7000,)
+    assert price is not None and price.cost(TokenUsage(9, 9, bill=Bill(7000, "openrouter"))) == Cost(7000)
 
 
 def test_claude_that_is_kept_in_the_us_costs_a_tenth_more(book: PriceBook) -> None:
@@ -198,13 +200,13 @@ def test_claude_that_is_kept_in_the_us_costs_a_tenth_more(book: PriceBook) -> No
 
     def cost(provider: str, *, is_regional: bool, prices: PriceBook = book) -> int:
         price = prices.find(Seller("up", provider), "claude-opus-4-6", "", "", NOW)
-        found = None if price is None else price.cost(used._replace(is_regional=is_regional))
+        found = None if price is None else price.cost(replace(used, is_regional=is_regional))
         assert found is not None
         return found.pico
 
     usual = cost("anthropic", is_regional=False)
     assert cost("anthropic", is_regional=True) - searches == (usual - searches) * 11 // 10
-    used = used._replace(web_searches=None)
+    used = replace(used, web_searches=None)
     assert cost("vertex", is_regional=True) == cost("vertex", is_regional=False)
     own = PriceBook(
         book.table, read_overrides([{"upstream": "up", "input": "5", "output": "25", "web_search": "0.01"}])
@@ -292,7 +294,7 @@ def test_what_xai_bills_counts_before_the_rates_of_its_tokens(table: Table) -> N
 
     assert nano(Seller("up", "xai"), "grok-4.5", told) == 5_123_456_789
     assert nano(Seller("up", "x-ai"), "grok-4.5", told) == 5_123_456_789
-    plain = told._replace(bill=None)
+    plain = replace(told, bill=None)
     for seller in (Seller("up", "openrouter"), Seller("mine", "xai")):
         model = "x-ai/grok-4.5" if seller.provider == "openrouter" else "grok-4.5"
         assert nano(seller, model, told) == nano(seller, model, plain) != 5_123_456_789
@@ -324,7 +326,7 @@ def test_what_xai_bills_counts_in_a_tier_without_a_price_too(table: Table, tier:
     assert not price.bands, "`velox prices` shows no rates for it"
     cost = price.cost(told)
     assert cost is not None and cost.nano == 5_123_456_789
-    assert price.cost(told._replace(bill=None)) is None
+    assert price.cost(replace(told, bill=None)) is None
     resold = book.find(Seller("up", "openrouter"), "x-ai/grok-4.5", "", tier, NOW)
     assert resold is not None and resold.cost(told) is None
 

@@ -22,7 +22,7 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 from msgspec.structs import astuple
 
-from velox.protocol.usage.tokens import Bill
+from velox.protocol.usage.token_usage import Bill
 from velox.types import AnswerKeeper
 
 __all__ = [

@@ -23,7 +23,7 @@ from velox.dialects.canonical.model import ApiError, ClientSide, JsonText, Model
 from velox.dialects.json_text.decoding import checked_text, decoded_reply, decoded_request
 from velox.dialects.json_text.text import joined, quoted, raw_text
 from velox.heads import Headers
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 
 __all__ = ["GoogleEmbeddings", "with_embedding_model"]
 

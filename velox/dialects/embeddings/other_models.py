@@ -34,7 +34,7 @@ from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings
 from velox.dialects.json_text.decoding import checked_text, decoded_reply, decoded_request, is_given
 from velox.dialects.json_text.text import quoted
 from velox.heads import Headers
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 
 __all__ = ["EmbeddingForm", "ModelEmbeddings"]
 

@@ -14,7 +14,8 @@ from velox.dialects.json_text.large import decode_large
 from velox.dialects.json_text.parts import PART_BYTES
 from velox.protocol.reply_body import BOM
 from velox.protocol.slices import SLICE_BYTES, concatenated, copied, is_ascii, utf8_fault, utf8_slices
-from velox.protocol.usage.tokens import Bill, bill_of
+from velox.protocol.usage.token_usage import Bill
+from velox.protocol.usage.tokens import bill_of
 
 __all__ = [
     "BOM",

@@ -45,7 +45,8 @@ from velox.dialects.responses import wire
 from velox.dialects.responses.sources import SEARCH_CALL, citations_of, n_annotations, search_of
 from velox.dialects.responses.tools import ToolKind, ToolOrigin
 from velox.dialects.tools.arguments import custom_arguments, custom_input, read_arguments, written_arguments
-from velox.protocol.usage.tokens import TokenUsage, openai_searches, with_tools
+from velox.protocol.usage.token_usage import TokenUsage
+from velox.protocol.usage.tokens import openai_searches, with_tools
 from velox.types import AnswerKeeper
 
 __all__ = [

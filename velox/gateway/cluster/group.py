@@ -47,7 +47,7 @@ from velox.policy.retries.retry import retry_after_s
 from velox.policy.routes.entries import NO_RULES, HeaderRules, ModelName, asked_model
 from velox.protocol.forms import with_form_model, with_form_model_in_steps
 from velox.protocol.json.edit import with_model, with_model_in_steps
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 from velox.providers.authority import NO_PROOF, Authority
 from velox.providers.reasoning import reasons
 from velox.types import BodyFields, Endpoint, FormFields

@@ -17,8 +17,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from velox.policy.limits.estimate import n_answers
-from velox.protocol.usage.tokens import TokenUsage, Units, milliseconds
+from velox.protocol.usage.token_usage import TokenUsage, Units
+from velox.protocol.usage.tokens import milliseconds
 from velox.types import BodyFields, Endpoint, FormFields
 
 __all__ = ["BY_UNITS", "AskedUnits", "asked_units"]
@@ -73,7 +76,7 @@ class AskedUnits(NamedTuple):
 
     def bound(self, usage: TokenUsage) -> TokenUsage:
         """Return the most that a call may be counted as, where `usage` is that of its tokens."""
-        return usage._replace(units=self.most, tier=self.tier)
+        return replace(usage, units=self.most, tier=self.tier)
 
     def merged(self, kinds: TokenUsage, *, has_tokens: bool) -> TokenUsage:
         """Return what a reply tells with what its request did. has_tokens: the reply counts tokens: these are paid."""
@@ -83,12 +86,12 @@ class AskedUnits(NamedTuple):
                 return kinds
             if has_tokens and self.units.letters is None:
                 return kinds
-            return kinds._replace(units=self.units, tier=self.tier or kinds.tier)
+            return replace(kinds, units=self.units, tier=self.tier or kinds.tier)
         if told is None or told.pages is None:
-            return kinds if told is None or kinds.tier else kinds._replace(tier=self.tier)
+            return kinds if told is None or kinds.tier else replace(kinds, tier=self.tier)
         if self.is_annotated is None:
-            return kinds._replace(units=None)
-        return kinds._replace(units=told._replace(annotated_pages=told.pages if self.is_annotated else None))
+            return replace(kinds, units=None)
+        return replace(kinds, units=told._replace(annotated_pages=told.pages if self.is_annotated else None))
 
 
 def asked_units(

@@ -28,7 +28,7 @@ from velox.policy.budgets.rules import BudgetRule, has_budgets, own_rules, spend
 from velox.policy.limits.estimate import NO_TOKENS, Estimate, longest_answer, n_answers
 from velox.policy.limits.output_guess import AnswerLengths, OutputGuess
 from velox.prices.price import Price
-from velox.protocol.usage.tokens import TokenUsage, Units
+from velox.protocol.usage.token_usage import TokenUsage, Units
 from velox.shm.budget_table import BudgetTable, Lack, SharedBudget
 from velox.types import BodyFields, Caller, Endpoint, FormFields
 

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from msgspec.structs import astuple, replace
+
 from velox.errors import Reason, VeloxError
 from velox.gateway.limits.billed_units import AskedUnits
 from velox.gateway.limits.budgets import BudgetGate
@@ -28,7 +30,7 @@ from velox.ledger.writer import CallNames, CallWriter, OpenCall
 from velox.policy.budgets.budget import NANO_PER_USD
 from velox.policy.limits.estimate import NO_TOKENS, Estimate, has_guess, recorded
 from velox.prices.price import Price
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 from velox.types import ANYONE, BodyFields, Caller, Dialect, Endpoint
 
 __all__ = [
@@ -62,6 +64,7 @@ _REGIONAL: Final = int(Flag.REGIONAL)
 _OTHERS: Final = int(Flag.OTHERS)
 _CACHED: Final = int(Flag.CACHED)
 _JOINED: Final = int(Flag.JOINED)
+_N_TOKENS: Final = 13  # kinds of tokens, the first fields of TokenUsage
 _NO_TOKENS: Final = (0, 0, None, None, None, None)
 _CUT: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_RESET, Reason.UPSTREAM_IDLE_TIMEOUT})
 _ABORTED: Final = frozenset({Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW})
@@ -539,7 +542,7 @@ class RequestCalls:
         is_exact = given is not None and made is not None and usage is not None and usage.is_exact
         asked = self._asked
         if asked is None and self.endpoint is Endpoint.VIDEOS:
-            kinds = kinds._replace(units=None)  # of an edit or a longer version: nobody knows what of it is paid
+            kinds = replace(kinds, units=None)  # of an edit or a longer version: nobody knows what of it is paid
         if asked is not None:
             kinds = asked.merged(kinds, has_tokens=given is not None or made is not None)
         if kinds.units is not None and given is None and made is None:
@@ -549,9 +552,9 @@ class RequestCalls:
             given = guess.input if given is None else given
             made = guess.output if made is None else made
         if self.endpoint is Endpoint.IMAGES and kinds.image_output is None:
-            kinds = kinds._replace(image_output=made)  # OpenAI's streams of pictures do not tell them apart
+            kinds = replace(kinds, image_output=made)  # OpenAI's streams of pictures do not tell them apart
         if kinds.input != given or kinds.output != made:
-            kinds = kinds._replace(input=given, output=made)
+            kinds = replace(kinds, input=given, output=made)
         return kinds, 0 if is_exact else _ESTIMATED
 
     def _write(
@@ -580,7 +583,7 @@ class RequestCalls:
         if counts and self._reservation.held is not None:
             least = 0
             if cost_nano is None and usage.has_others:
-                own = usage._replace(has_others=False)
+                own = replace(usage, has_others=False)
                 least = self._priced(begun.upstream, start.names.upstream_model, own, start.started_us)[0] or 0
             self._reservation.spend(cost_nano, _total(usage), is_known=is_known, least=least)
         self._writer.end(
@@ -590,7 +593,7 @@ class RequestCalls:
             flags=flags | billed,
             first_byte_us=first_byte_us,
             duration_us=(now_ns - begun.began_ns) // 1000,
-            tokens=usage[:13] if usage.units is None else usage[:13] + usage.units,
+            tokens=_counts(usage),
             cost_nano=cost_nano,
             prices=label,
             tier=usage.tier,
@@ -653,6 +656,12 @@ def _sum(one: Spending | None, other: Spending) -> Spending:
 
 def _added(one: int | None, other: int | None) -> int | None:
     return None if one is None and other is None else (one or 0) + (other or 0)
+
+
+def _counts(usage: TokenUsage) -> tuple[int | None, ...]:
+    """Return what is recorded of a usage, as record.Tokens has it."""
+    tokens: tuple[int | None, ...] = astuple(usage)[:_N_TOKENS]
+    return tokens if usage.units is None else tokens + usage.units
 
 
 def _total(usage: TokenUsage) -> int | None:

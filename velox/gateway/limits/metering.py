@@ -14,8 +14,9 @@ from velox.gateway.reply.reply import AnsweringAttempt
 from velox.heads import ReplyHead
 from velox.protocol.json.edit import ask_for_usage
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError, kind_of
-from velox.protocol.usage.reader import GOOGLE_KEY, UNITS_KEY, ArrayUsage, BodyUsage, StreamUsage, TokenUsage, Usage
+from velox.protocol.usage.reader import GOOGLE_KEY, UNITS_KEY, ArrayUsage, BodyUsage, StreamUsage, Usage
 from velox.protocol.usage.strip import UsageStrip
+from velox.protocol.usage.token_usage import TokenUsage
 from velox.types import BodyFields, Dialect, Endpoint
 
 __all__ = ["NOTHING_USED", "Meter", "Usage", "UsageFilter", "metered", "usage_key", "usage_of"]
@@ -149,7 +150,8 @@ class Meter(ReplyFilter):
         is_stream = isinstance(reader, StreamUsage)
         if not is_stream and not (is_whole or self._has_ended):
             return _NOTHING  # where in a body a usage stands is known at its end
-        prompt, answer = reader.tokens() if self._noted is None else self._noted[:2]
+        noted = self._noted
+        prompt, answer = reader.tokens() if noted is None else (noted.input, noted.output)
         if isinstance(reader, StreamUsage) and (answer is None or not is_whole):
             made = max(answer or 0, reader.n_events)
             return Usage(prompt, None if made < least else made, False)

@@ -52,7 +52,7 @@ from velox.protocol.error_meaning import ERROR_BYTES, READ_STATUSES
 from velox.protocol.heads.date import http_date
 from velox.protocol.http1.write import check_unsplit
 from velox.protocol.reply_body import begun_text, label_of
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 from velox.types import Answers, Dialect
 
 __all__ = ["AnsweringAttempt", "ExpectedReply", "Reply", "ReplyEnd"]

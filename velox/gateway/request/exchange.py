@@ -29,6 +29,8 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from msgspec.structs import replace
+
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.access.access import Guard
 from velox.gateway.access.own_pages import OwnPages
@@ -83,7 +85,7 @@ from velox.protocol.http1.request_head import METHODS
 from velox.protocol.json.edit import adding_model
 from velox.protocol.list_pages import PageWalk
 from velox.protocol.slices import finished
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields, Caller, Dialect, Endpoint, FormFields
 
 if TYPE_CHECKING:  # few gateways have a cache, or join calls
@@ -1453,7 +1455,7 @@ class Exchange(AttemptHost):
         if usage is None or not usage.is_exact:
             usage = self._meter.usage(is_whole=is_whole)
         if kinds.input != usage.input or kinds.output != usage.output:
-            kinds = kinds._replace(input=usage.input, output=usage.output)
+            kinds = replace(kinds, input=usage.input, output=usage.output)
         return spending_of(kinds, None, is_estimated=not usage.is_exact, is_recorded=False)
 
     def _pays(self) -> bool:

@@ -39,7 +39,7 @@ from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.outcomes import AttemptOutcome, Mirrored
 from velox.policy.routes.split import MirrorGate
 from velox.protocol.reply_body import label_of
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 from velox.types import BodyFields
 
 __all__ = ["Mirrors", "Prepare", "PrepareInThread"]

@@ -15,7 +15,7 @@ from velox.gateway.translation.forward import Forwarder
 from velox.heads import RequestHead
 from velox.net.upstream.pool import Pool
 from velox.policy.routes.entries import HeaderRules, Timeouts
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields
 
 __all__ = ["COUNTED_BY", "COUNTS", "ClientRequest", "refusal"]

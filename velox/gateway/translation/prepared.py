@@ -13,7 +13,7 @@ from typing import Final
 from velox.gateway.reply.filters import ReplyFilter
 from velox.heads import Headers
 from velox.net.upstream.interface import UpstreamRequest
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 
 __all__ = ["BackgroundAnswer", "LocalAnswer", "Prepared"]
 

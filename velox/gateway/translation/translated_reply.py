@@ -35,7 +35,7 @@ from velox.protocol.json.value_count import has_over
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError
 from velox.protocol.slices import drained
 from velox.protocol.sse_events import MOST_REPLY_BYTES
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 
 __all__ = ["ReplyTranslator", "StreamTranslator", "SubstituteReply", "TranslatedHeads", "TranslatedReply"]
 

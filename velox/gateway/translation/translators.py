@@ -61,7 +61,7 @@ from velox.heads import Headers
 from velox.protocol.error_meaning import REFUSING, is_too_long
 from velox.protocol.json.value_count import MOST_VALUES
 from velox.protocol.slices import concatenated, let_go
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 
 __all__ = ["GenerationTranslator", "InvokeTranslator", "NonStreamingTranslator"]
 

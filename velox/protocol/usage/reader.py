@@ -29,12 +29,12 @@ from typing import Final
 
 import orjson
 import simdjson
+from msgspec.structs import replace
 
 from velox.protocol.json.outline import Outline
 from velox.protocol.sse_events import SseEvents
+from velox.protocol.usage.token_usage import TokenUsage, Units
 from velox.protocol.usage.tokens import (
-    TokenUsage,
-    Units,
     answer_of_total,
     billed_units,
     count_of,
@@ -48,7 +48,7 @@ from velox.protocol.usage.tokens import (
     with_tools,
 )
 
-__all__ = ["GOOGLE_KEY", "UNITS_KEY", "ArrayUsage", "BodyUsage", "StreamUsage", "TokenUsage", "Usage"]
+__all__ = ["GOOGLE_KEY", "UNITS_KEY", "ArrayUsage", "BodyUsage", "StreamUsage", "Usage"]
 
 _KEY: Final = b'"usage"'
 GOOGLE_KEY: Final = b'"usageMetadata"'
@@ -164,17 +164,17 @@ class _Counts:
         if last is None:
             last = token_usage(self._last, self._tier, self._model)
         if self._units is not None:
-            last = last._replace(units=self._units)
+            last = replace(last, units=self._units)
         if self._tools is not None:
             last = with_tools(last, self._tools)
         if "seconds" in self._last or "prompt_audio_seconds" in self._last:
             length = sound_ms(self._last)
-            last = last if length is None else last._replace(units=Units(length))
+            last = last if length is None else replace(last, units=Units(length))
         if self._first is not self._last:
             last = last.over(token_usage(self._first))
         if last.input == self.input and last.output == self.output:
             return last  # nearly always; a copy takes longer
-        return last._replace(input=self.input, output=self.output)
+        return replace(last, input=self.input, output=self.output)
 
     def take_units(self, members: dict[str, object]) -> None:
         """Take over units in place of tokens, with the tier and the model that stand beside them."""

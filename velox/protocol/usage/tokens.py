@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec.structs import replace
+
+from velox.protocol.usage.token_usage import Bill, TokenUsage, Units
 
 __all__ = [
     "REGIONAL",
-    "Bill",
-    "TokenUsage",
-    "Units",
     "answer_of_total",
     "beside_prompt",
     "bill_of",
@@ -76,76 +77,6 @@ _LONGEST_MODEL: Final = 256
 _PAID_BY_ANSWER: Final = ("gemini-1", "gemini-2")
 
 
-class Bill(NamedTuple):
-    """What a call is billed, in pico-dollars, and by whom, as the price table calls it."""
-
-    pico: int
-    biller: str
-
-
-class Units(NamedTuple):
-    """What some models are paid by in place of tokens; None: not told, or not of this call.
-
-    sound_ms: length of a sound that was read, in milliseconds. letters: characters of a text that was spoken. pictures:
-    that were made. video_ms: length of a video that was made. pages: that were read; annotated_pages: of these, with
-    annotations. search_units: of a ranking, as its vendor counts them.
-    """
-
-    sound_ms: int | None = None
-    letters: int | None = None
-    pictures: int | None = None
-    video_ms: int | None = None
-    pages: int | None = None
-    annotated_pages: int | None = None
-    search_units: int | None = None
-
-
-class TokenUsage(NamedTuple):
-    """Tokens of one call by kind. None: not told; a price takes it as none of that kind.
-
-    cached, written, audio_input, image_input: of `input`. written_1h: of `written`, for an hour. audio_cached,
-    image_cached: of `cached`. reasoning, audio_output, image_output: of `output`. web_searches: calls of a tool that
-    the vendor runs. tier: that the reply says it was served in, in lower case; "": not told; of pictures and videos
-    their quality and size (billed_units.py). has_others: another model worked for the answer, too, which has
-    another price, and its tokens are not among these. model: that answered, as the reply calls it; "": not told. bill:
-    what the vendor says that it takes for the call, with the tools that it ran. is_regional: it was kept within a
-    region, which may cost more. units: what it may be paid by in place of tokens; None: no such unit is told.
-    """
-
-    input: int | None = None
-    output: int | None = None
-    cached: int | None = None
-    written: int | None = None
-    written_1h: int | None = None
-    reasoning: int | None = None
-    audio_input: int | None = None
-    audio_cached: int | None = None
-    audio_output: int | None = None
-    image_input: int | None = None
-    image_output: int | None = None
-    web_searches: int | None = None
-    image_cached: int | None = None
-    tier: str = ""
-    has_others: bool = False
-    model: str = ""
-    bill: Bill | None = None
-    is_regional: bool = False
-    units: Units | None = None
-
-    def over(self, before: TokenUsage) -> TokenUsage:
-        """Return these, and those of `before` where these say nothing.
-
-        A prompt of no tokens says nothing: some write 0 at the end of a stream whose beginning knew better.
-        """
-        new = self
-        if before.input and not self.input:
-            new = self._replace(input=None, cached=None, written=None, written_1h=None)
-        told = {name: count for name, count in new._asdict().items() if count is not None}
-        texts = {"tier": self.tier or before.tier, "model": self.model or before.model}
-        has_others, is_regional = self.has_others or before.has_others, self.is_regional or before.is_regional
-        return before._replace(**{**told, **texts, "has_others": has_others, "is_regional": is_regional})
-
-
 def with_tools(found: TokenUsage, tools: object) -> TokenUsage:
     """Return a usage with what OpenAI's `tool_usage` tells beside it of tools that ran while a response was made.
 
@@ -156,9 +87,9 @@ def with_tools(found: TokenUsage, tools: object) -> TokenUsage:
         return found
     pictures, searches = _inside(tools, "image_gen"), count_of(_inside(tools, "web_search"), "num_requests")
     if searches and not found.web_searches:
-        found = found._replace(web_searches=searches)
+        found = replace(found, web_searches=searches)
     has_pictures = any(count_of(pictures, name) for name in ("total_tokens", "input_tokens", "output_tokens"))
-    return found._replace(has_others=True) if has_pictures else found
+    return replace(found, has_others=True) if has_pictures else found
 
 
 def google_searches(queries: Iterable[object], model: str) -> int:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.gateway.limits.billed_units import asked_units
-from velox.protocol.usage.tokens import TokenUsage, Units
+from velox.protocol.usage.token_usage import TokenUsage, Units
 from velox.types import BodyFields, Endpoint, FormFields
 
 IMAGES, VIDEOS, OTHER = "/v1/images/generations", "/v1/videos", "/v1/ocr"

@@ -21,7 +21,7 @@ from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule
 from velox.policy.limits.estimate import NO_TOKENS, Estimator
 from velox.prices.price import Price, compiled
-from velox.protocol.usage.tokens import Bill, TokenUsage
+from velox.protocol.usage.token_usage import Bill, TokenUsage
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.types import BodyFields, Caller, Endpoint, KeyTerms
 

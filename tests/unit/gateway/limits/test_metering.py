@@ -24,7 +24,7 @@ from velox.heads import Header, Headers, ReplyHead, RequestHead
 from velox.net.application import Successor
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.json.body import BodyReader
-from velox.protocol.usage.reader import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 from velox.types import BodyFields, Dialect, Endpoint
 
 SSE: Final[Header] = (b"content-type", b"text/event-stream")

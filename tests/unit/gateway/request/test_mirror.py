@@ -38,7 +38,7 @@ from velox.policy.limits.estimate import Estimate
 from velox.policy.queue.concurrency import FixedLimit
 from velox.policy.routes.entries import ANYTHING, Mirror, RouteEntry, Target
 from velox.policy.routes.split import MirrorGate
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.upstreams.dialects import dialect_table

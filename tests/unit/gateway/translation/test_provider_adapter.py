@@ -6,6 +6,7 @@ import json
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.dialects.test_claude_wrapper import bedrock_framed
 from tests.unit.dialects.test_reported_tokens import sse
@@ -22,7 +23,7 @@ from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamRequest
 from velox.net.upstream.pool import Pool
 from velox.policy.routes.entries import NO_RULES, HeaderRules, Timeouts
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.providers.target import TargetCall
@@ -268,8 +269,8 @@ TOLD = TokenUsage(10, 20, 0, 0, web_searches=3, tier="standard", model="claude-x
     ("usage", "kinds"),
     [
         (SEARCHED, TOLD),
-        (COMPACTED, TOLD._replace(input=1010, output=520)),
-        (ADVISED, TOLD._replace(has_others=True)),
+        (COMPACTED, replace(TOLD, input=1010, output=520)),
+        (ADVISED, replace(TOLD, has_others=True)),
     ],
 )
 def test_claude_on_bedrock_is_counted_by_all_that_it_says(

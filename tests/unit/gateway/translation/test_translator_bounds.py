@@ -15,7 +15,7 @@ from velox.gateway.reply.filters import FilterChain
 from velox.gateway.translation.translated_reply import TranslatedReply
 from velox.gateway.translation.translators import GenerationTranslator, NonStreamingTranslator
 from velox.heads import ReplyHead
-from velox.protocol.usage.tokens import TokenUsage
+from velox.protocol.usage.token_usage import TokenUsage
 
 
 class ManyEvents:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
-from velox.protocol.usage.reader import GOOGLE_KEY, BodyUsage, StreamUsage, TokenUsage
-from velox.protocol.usage.tokens import Bill
+from velox.protocol.usage.reader import GOOGLE_KEY, BodyUsage, StreamUsage
+from velox.protocol.usage.token_usage import Bill, TokenUsage
 
 OPENAI = {
     "prompt_tokens": 100,
@@ -66,8 +67,8 @@ BODIES = [
         TokenUsage(100, 20, 60, reasoning=7, tier="priority"),
     ),
     ({"type": "message", "content": [], "usage": ANTHROPIC}, ANTHROPIC_KINDS),
-    ({"usage": {**ANTHROPIC, "speed": "fast"}}, ANTHROPIC_KINDS._replace(tier="fast")),
-    ({"usage": {**ANTHROPIC, "inference_geo": "us"}}, ANTHROPIC_KINDS._replace(is_regional=True)),
+    ({"usage": {**ANTHROPIC, "speed": "fast"}}, replace(ANTHROPIC_KINDS, tier="fast")),
+    ({"usage": {**ANTHROPIC, "inference_geo": "us"}}, replace(ANTHROPIC_KINDS, is_regional=True)),
     ({"usage": {**ANTHROPIC, "inference_geo": "global"}}, ANTHROPIC_KINDS),
     ({"usage": {**ANTHROPIC, "inference_geo": ["us"]}}, ANTHROPIC_KINDS),
     ({"usage": {"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 5}}, TokenUsage(9, 1, 5)),
@@ -104,7 +105,7 @@ BODIES = [
                 ],
             }
         },
-        ANTHROPIC_KINDS._replace(input=599, output=70),
+        replace(ANTHROPIC_KINDS, input=599, output=70),
     ),
     (  # another one advised it
         {
@@ -116,7 +117,7 @@ BODIES = [
                 ],
             }
         },
-        ANTHROPIC_KINDS._replace(has_others=True),
+        replace(ANTHROPIC_KINDS, has_others=True),
     ),
     (  # OpenRouter's
         {"usage": {"prompt_tokens": 9, "completion_tokens": 1, "server_tool_use_details": {"web_search_requests": 2}}},
@@ -136,22 +137,22 @@ BODIES = [
         },
         TokenUsage(9212, 3417, 3072, bill=Bill(31_831_900_000, "x-ai")),
     ),
-    ({"usage": {**OPENAI, "cost_in_usd_ticks": 0}}, OPENAI_KINDS._replace(tier="")),
-    ({"usage": {**OPENAI, "cost_in_usd_ticks": "1"}}, OPENAI_KINDS._replace(tier="")),
-    ({"usage": {**OPENAI, "cost_in_usd_ticks": -1}}, OPENAI_KINDS._replace(tier="")),
+    ({"usage": {**OPENAI, "cost_in_usd_ticks": 0}}, replace(OPENAI_KINDS, tier="")),
+    ({"usage": {**OPENAI, "cost_in_usd_ticks": "1"}}, replace(OPENAI_KINDS, tier="")),
+    ({"usage": {**OPENAI, "cost_in_usd_ticks": -1}}, replace(OPENAI_KINDS, tier="")),
     # OpenRouter's, with its customer's key, too: its fee, and what the model's maker takes
-    ({"usage": {**OPENAI, "cost": 0.0133176}}, OPENAI_KINDS._replace(tier="", bill=Bill(13_317_600_000, "openrouter"))),
-    ({"usage": {**OPENAI, "cost": 0, "is_byok": False}}, OPENAI_KINDS._replace(tier="", bill=Bill(0, "openrouter"))),
+    ({"usage": {**OPENAI, "cost": 0.0133176}}, replace(OPENAI_KINDS, tier="", bill=Bill(13_317_600_000, "openrouter"))),
+    ({"usage": {**OPENAI, "cost": 0, "is_byok": False}}, replace(OPENAI_KINDS, tier="", bill=Bill(0, "openrouter"))),
     (
         {"usage": {**OPENAI, "cost": 0.95, "is_byok": True, "cost_details": {"upstream_inference_cost": 19}}},
-        OPENAI_KINDS._replace(tier="", bill=Bill(19_950_000_000_000, "openrouter")),
+        replace(OPENAI_KINDS, tier="", bill=Bill(19_950_000_000_000, "openrouter")),
     ),
     (
         {"usage": {**OPENAI, "cost": 0.5, "cost_in_usd_ticks": 7}},
-        OPENAI_KINDS._replace(tier="", bill=Bill(500_000_000_000, "openrouter")),
+        replace(OPENAI_KINDS, tier="", bill=Bill(500_000_000_000, "openrouter")),
     ),
     *(
-        ({"usage": {**OPENAI, **told}}, OPENAI_KINDS._replace(tier=""))
+        ({"usage": {**OPENAI, **told}}, replace(OPENAI_KINDS, tier=""))
         for told in (
             *({"cost": cost} for cost in (-0.1, "0.1", True, None, 1e300, {"total_cost": 0.1})),
             *(
@@ -180,7 +181,7 @@ BODIES = [
         ),
     ),
     *(
-        ({"usage": {**OPENAI, "cost": {"currency": "USD", **told}}}, OPENAI_KINDS._replace(tier=""))
+        ({"usage": {**OPENAI, "cost": {"currency": "USD", **told}}}, replace(OPENAI_KINDS, tier=""))
         for told in (
             {"total_cost": None},
             {"total_cost": "1"},
@@ -218,7 +219,7 @@ def test_a_body_tells_the_model_that_answered(document: dict[str, object], size:
     reader = BodyUsage()
     for at in range(0, len(text), size):
         reader.feed(text[at : at + size])
-    assert reader.kinds() == OPENAI_KINDS._replace(tier="", model="x/y-1")
+    assert reader.kinds() == replace(OPENAI_KINDS, tier="", model="x/y-1")
 
 
 @pytest.mark.parametrize("n", [5_000, 127_000, 300_000])
@@ -233,7 +234,7 @@ def test_tier_and_model_are_found_at_any_distance_from_the_usage(n: int, tier: s
             reader = BodyUsage()
             for at in range(0, len(text), cut):
                 reader.feed(text[at : at + cut])
-            assert reader.kinds() == OPENAI_KINDS._replace(tier=tier, model="x/y-1")
+            assert reader.kinds() == replace(OPENAI_KINDS, tier=tier, model="x/y-1")
 
 
 @pytest.mark.parametrize("word", ["service_tier", "model", "usage", 'usage": {'])
@@ -271,7 +272,7 @@ def test_stream_tells_tier_and_model_in_another_event_than_the_usage() -> None:
         reader = StreamUsage()
         for event in (*events, {"choices": [], "usage": OPENAI}):
             reader.feed(sse(event))
-        assert reader.kinds() == OPENAI_KINDS._replace(model="x/y-1")
+        assert reader.kinds() == replace(OPENAI_KINDS, model="x/y-1")
 
 
 def test_model_that_a_read_cuts_is_not_a_shorter_one() -> None:
@@ -292,7 +293,7 @@ def test_a_model_that_is_no_name_is_not_told(model: object, size: int) -> None:
         reader = BodyUsage()
         for at in range(0, len(text), size):
             reader.feed(text[at : at + size])
-        assert reader.kinds() == OPENAI_KINDS._replace(tier="")
+        assert reader.kinds() == replace(OPENAI_KINDS, tier="")
 
 
 def test_gemini_tells_the_model_that_answered() -> None:
@@ -372,7 +373,7 @@ STREAMS = [
                 },
             },
         ),
-        ANTHROPIC_KINDS._replace(input=600, output=70, cached=1, written=0, has_others=True),
+        replace(ANTHROPIC_KINDS, input=600, output=70, cached=1, written=0, has_others=True),
     ),
     (sse({"choices": [{}], "usage": None}, {"choices": [], "usage": OPENAI, "service_tier": "flex"}), OPENAI_KINDS),
     (
@@ -380,7 +381,7 @@ STREAMS = [
             {"choices": [{}], "usage": {**OPENAI, "cost_in_usd_ticks": 5}, "service_tier": "flex"},
             {"choices": [], "usage": {**OPENAI, "cost_in_usd_ticks": 70}},
         ),
-        OPENAI_KINDS._replace(bill=Bill(7000, "x-ai")),
+        replace(OPENAI_KINDS, bill=Bill(7000, "x-ai")),
     ),
     (
         sse(
@@ -394,7 +395,7 @@ STREAMS = [
             {"type": "message_start", "message": {"usage": {**ANTHROPIC, "inference_geo": "us", "output_tokens": 1}}},
             {"type": "message_delta", "usage": {"output_tokens": 20}},
         ),
-        ANTHROPIC_KINDS._replace(is_regional=True),
+        replace(ANTHROPIC_KINDS, is_regional=True),
     ),
     (
         sse({"type": "response.completed", "response": {"service_tier": "flex", "usage": RESPONSES}}),
