@@ -11,12 +11,12 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from velox.memo import Memo
 from velox.policy.budgets.rules import BudgetRule, rules_of
 from velox.policy.patterns import is_exact, matches, overlap
 from velox.policy.routes.entries import UpstreamEntry
 from velox.policy.routes.model_rule import told_family
 from velox.prices.book import PriceBook, Seller
+from velox.prices.known_prices import KnownPrices
 from velox.prices.price import Band, Price
 from velox.prices.table import NEVER, Table, shipped_table
 from velox.protocol.slices import finished
@@ -45,8 +45,6 @@ _PICO_PER_MILLION: Final = 10**6
 _BY_REGION: Final = frozenset({"bedrock", "aws"})
 _PICO_EACH: Final = 10**12
 _USUAL_PERCENT: Final = 100
-_KEPT_PRICES: Final = 2048
-_LONGEST_KEPT: Final = 256  # of a name that clients make up
 _EACH: Final = ("web_search", "request")
 _OF: Final = {
     **dict.fromkeys((*_EACH, "picture", "page", "annotated_page", "search_unit"), "each"),
@@ -88,18 +86,6 @@ def making_call_prices(settings: Settings) -> Generator[None, None, FindPrice]:
         sellers[entry.name] = seller_of(entry, book.table)
         yield
     rules = {entry.name: entry.model_facts for entry in settings.upstreams if entry.model_facts}
-    # Of each kind of call, with the seconds from and before which it holds: a price seldom ends.
-    known: Memo[tuple[str, str, str, str], tuple[int, int, Price | None]] = Memo(_KEPT_PRICES)
-
-    def find(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> Price | None:
-        kind = (upstream, asked, answered, tier)
-        last = known.get(kind)
-        if last is not None and last[0] <= now_s < last[1]:
-            return last[2]
-        price, until_s = look_up(upstream, asked, answered, tier, now_s)
-        if len(asked) <= _LONGEST_KEPT:
-            known.put(kind, (now_s, until_s, price))
-        return price
 
     def look_up(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> tuple[Price | None, int]:
         seller = sellers.get(upstream)
@@ -113,7 +99,7 @@ def making_call_prices(settings: Settings) -> Generator[None, None, FindPrice]:
         of_family, family_until_s = _found(book, seller, family, answered, tier, now_s)
         return of_family, min(until_s, family_until_s)
 
-    return find
+    return KnownPrices(look_up).find
 
 
 def model_names(settings: Settings) -> Callable[[str, str], str]:

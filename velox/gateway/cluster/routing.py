@@ -52,6 +52,7 @@ __all__ = ["ResolvedRoute", "RouteCursor", "RouteParts", "Routing"]
 _ANY: Final = 1 << 30
 _KEPT_ROUTES: Final = 4096
 _KEPT_LEVELS: Final = 256
+_KEPT_DESTINATIONS: Final = 64  # of a route: models that clients named
 _KEPT_PATH_BYTES: Final = 256  # of what a client may choose freely; API paths are short
 _NONE: Final[frozenset[int]] = frozenset()
 # What the routes look at of a request: its model, or also its path and its caller's name.
@@ -89,9 +90,10 @@ class ResolvedRoute:
     only: the one member group, if no request of this kind has a choice.
     """
 
-    __slots__ = ("levels", "only", "parts")
+    __slots__ = ("_destinations", "levels", "only", "parts")
 
     def __init__(self, parts: RouteParts, levels: tuple[PriorityLevel, ...]) -> None:
+        self._destinations: Final[Memo[str | None, tuple[tuple[str, str], ...]]] = Memo(_KEPT_DESTINATIONS)
         self.parts: Final = parts
         self.levels: Final = levels
         has_choice = len(levels) != 1 or parts.canary is not None or not levels[0].group.is_simple
@@ -104,11 +106,15 @@ class ResolvedRoute:
         key = _affinity(self.parts.entry, head, fields, body, caller)
         return RouteCursor(self.parts, self.levels, key, caller, fields.model)
 
-    def destinations(self, model: str | None) -> Iterable[tuple[str, str]]:
+    def destinations(self, model: str | None) -> tuple[tuple[str, str], ...]:
         """Return the name of each upstream that a request may go to, with the model that it is asked for there.
 
         model: that the client named.
         """
+        known = self._destinations.known.get(model)
+        return self._destinations.put(model, tuple(self._find_destinations(model))) if known is None else known
+
+    def _find_destinations(self, model: str | None) -> Iterable[tuple[str, str]]:
         found: dict[tuple[str, str], None] = {}
         levels = self.levels
         if self.parts.canary is not None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.limits.billed_units import AskedUnits
@@ -78,12 +78,15 @@ _STRICT_PATIENCE_S: Final = 2.0
 Destinations: TypeAlias = Callable[[str | None], Iterable[tuple[str, str]]]
 
 
-class _MayCost(NamedTuple):
+class _MayCost:
     """What a call may cost. nano: None: an upstream that it may go to, `unpriced`, has no price for it, or nothing is
     known of its tokens."""
 
-    nano: int | None
-    unpriced: str = ""
+    __slots__ = ("nano", "unpriced")
+
+    def __init__(self, nano: int | None, unpriced: str = "") -> None:
+        self.nano: Final = nano
+        self.unpriced: Final = unpriced
 
 
 class _Plan:

@@ -382,6 +382,8 @@ def _members(text: bytes | bytearray, key: bytes, *, is_event: bool = False) -> 
         else:
             if type(whole) is not dict:
                 return {}
+            if not (is_event or has_searches or key == GOOGLE_KEY):
+                return whole  # no copy: of all that is in it nothing but these names is asked for
             members = _event_of(whole, names) if is_event else _some(whole, names)
             return _searched(members, whole, key) if has_searches else members
     try:
