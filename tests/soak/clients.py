@@ -62,6 +62,20 @@ class Plan:
         return request_bytes("POST" if request.body else "GET", request.path, request.body or None, request.headers)
 
 
+def each_kind(dice: random.Random) -> list[Plan]:
+    """Return a request of each kind, in any order: each way with each fault. One by one they come within the hour."""
+    text = min(_TEXTS.values(), key=len)
+    found = [
+        Plan(lane, stream, fault, leaves=False, text=text)
+        for lane in LANES
+        for stream in (False, True)[: 1 + lane.streams]
+        for fault in (Fault.NONE, *_FAULTS)
+        if not (fault is Fault.STALL and "mirrored" in lane.name)
+    ]
+    dice.shuffle(found)
+    return found
+
+
 def draw(dice: random.Random) -> Plan:
     """Return a request: a tenth meets a fault, a twentieth of the clients leave, some are large."""
     lane = dice.choice(LANES)
@@ -177,7 +191,6 @@ class Clients:
 
     async def run(self, rate: float, until_s: float, most: int = 400) -> None:
         """Begin so many a second until then."""
-        loop = asyncio.get_running_loop()
         next_s = time.monotonic()
         while next_s < until_s:
             await asyncio.sleep(max(0.0, next_s - time.monotonic()))
@@ -185,9 +198,18 @@ class Clients:
             if len(self._running) >= most:
                 self.n_late += 1
                 continue
-            task = loop.create_task(self._ask(draw(self._dice)))
-            self._running.add(task)
-            task.add_done_callback(self._over)
+            self._begin(draw(self._dice))
+
+    async def sweep(self, rate: float) -> None:
+        """Ask a request of each kind, so many a second: what is remembered by name is then full."""
+        for plan in each_kind(self._dice):
+            self._begin(plan)
+            await asyncio.sleep(1 / rate)
+
+    def _begin(self, plan: Plan) -> None:
+        task = asyncio.get_running_loop().create_task(self._ask(plan))
+        self._running.add(task)
+        task.add_done_callback(self._over)
 
     async def finish(self) -> None:
         """Wait for those that run, then close all connections."""

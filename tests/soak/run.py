@@ -59,7 +59,11 @@ _ENV: Final = {
 
 @dataclass(frozen=True)
 class Rules:
-    """Of one soak. rate: requests a second. warm_s: meanwhile caches by model, head, key and route fill up."""
+    """Of one soak. rate: requests a second. warm_s: meanwhile caches by model, head, key and route fill up.
+
+    sweeps: how often a request of each kind is sent before that: else the rarest have their first one within hours, and
+    what remembers them by name grows for so long.
+    """
 
     seconds: float
     rate: float
@@ -71,6 +75,7 @@ class Rules:
     upgrade_each_s: float = 600.0
     upgrade_first_s: float = 600.0
     warm_s: float = 120.0
+    sweeps: int = 0
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,9 @@ class _Run:
         """Run them all."""
         done, rules = self._done, self._done.rules
         await done.clients.run(_CALM_RATE, time.monotonic() + min(10.0, rules.seconds / 5))
+        for n in range(rules.sweeps):
+            self._tell(f"each kind of request once, {n + 1} of {rules.sweeps}")
+            await done.clients.sweep(rules.rate)
         await done.clients.finish()
         done.before = await asyncio.to_thread(self._quiet)
         began_s = done.began_s = time.monotonic()
