@@ -186,6 +186,7 @@ class Rig:
             objects=ObjectMemory(1024, 1, segment.blocks),
             answers=AnswerMemory(1 << 20, 64, 1, segment.blocks),
             cache=AnswerMemory(1 << 20, 64, 1, segment.blocks),
+            joins=None,
             leases=None,
             keys=keys,
             configuration=ConfigSnapshot(),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -125,7 +127,8 @@ def test_many_equal_streams_share_one_call_and_leavers_harm_nobody(upstream: Rec
         leavers = [socks.pop(0), *(socks.pop(chance.randrange(len(socks))) for _ in range(N_CLIENTS // 3))]
         for each in leavers:
             each.close()
-        velox.wait_metric("velox_client_connections", lambda n: n == len(socks))
+        left = len(leavers) - 1  # the leader left before these, and has its line at the end
+        until(lambda: sum(line["status"] == 499 for line in velox.access_log()) == left, "they have left")
         upstream.step(2)
         with ThreadPoolExecutor(8) as readers:
             replies = list(readers.map(read_reply, socks))
@@ -444,3 +447,78 @@ def test_retry_of_an_sdk_after_its_time_out_joins_its_first_call(
         assert all("joined" in call[1] and call[2:] == ("0", "0.000000000") for call in found if not call[0]), found
         told = run_velox({"VELOX_LEDGER": ledger}, "usage", "--by", "upstream", "--format", "jsonl")
         assert told.returncode == 0, told.stderr
+
+
+def test_workers_share_one_call(upstream: RecordingUpstream, send: Sender) -> None:
+    """Whichever worker a request comes to; each client's bytes are equal, and the leader leaves."""
+    body = asked(stream=True)
+    with upstream.playing(by_steps), routed(config(upstream), workers="4") as velox:
+        leader = send(velox, body)
+        upstream.wait_call()
+        upstream.step()
+        socks = [send(velox, body) for _ in range(N_CLIENTS)]
+        wait_joins(velox, leader=1, joined=N_CLIENTS)
+        for each in (leader, *socks[::5]):
+            each.close()
+        del socks[::5]
+        upstream.step(3)
+        with ThreadPoolExecutor(8) as readers:
+            replies = list(readers.map(read_reply, socks))
+        assert {reply.body for reply in replies} == {b"".join(events(1))}
+        assert len(upstream.calls) == 1
+        until(lambda: velox.metric("velox_inflight_requests") == 0, "all are over")
+
+
+def test_last_to_leave_at_any_worker_cancels(upstream: RecordingUpstream, send: Sender) -> None:
+    body = asked(stream=True)
+    with upstream.playing(by_steps), routed(config(upstream), workers="4") as velox:
+        socks = [send(velox, body)]
+        call = upstream.wait_call()
+        socks += [send(velox, body) for _ in range(12)]
+        wait_joins(velox, leader=1, joined=12)
+        for each in socks[:-1]:
+            each.close()
+        assert call.left_s == 0
+        socks[-1].close()
+        upstream.wait_left(call)
+        until(lambda: velox.metric("velox_inflight_requests") == 0, "all are over")
+
+
+def test_retry_at_another_worker_joins_its_first_call(upstream: RecordingUpstream, send: Sender) -> None:
+    """While it runs, and when it is over; also by its Idempotency-Key, which is known at all workers."""
+    with upstream.playing(json_by_step), routed(config(upstream, RETRIES), workers="4") as velox:
+        first = send(velox, asked(temperature=1), x_stainless_retry_count="0", idempotency_key="k1")
+        upstream.wait_call()
+        first.close()
+        running = [send(velox, asked(temperature=1), x_stainless_retry_count="1") for _ in range(10)]
+        running += [send(velox, asked(temperature=1), idempotency_key="k1") for _ in range(10)]
+        wait_joins(velox, leader=1, retry=20)
+        upstream.step()
+        assert {read_reply(each).body for each in running} == {chat(1)}
+        over = [send(velox, asked(temperature=1), idempotency_key="k1") for _ in range(10)]
+        assert {read_reply(each).body for each in over} == {chat(1)}
+        others = [read_reply(send(velox, asked("Other."), idempotency_key="k1")) for _ in range(10)]
+        assert {(each.status, each.header("x-velox-reason")) for each in others} == {(422, "idempotency_mismatch")}
+        assert len(upstream.calls) == 1
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_followers_of_a_worker_that_is_killed_ask_by_themselves(
+    upstream: RecordingUpstream, send: Sender, which: int
+) -> None:
+    """Whichever of two is killed: whose connection is left has a whole answer."""
+    with upstream.playing(json_by_step), routed(config(upstream), workers="2") as velox:
+        socks = [send(velox, asked())]
+        upstream.wait_call()
+        socks += [send(velox, asked()) for _ in range(20)]
+        wait_joins(velox, leader=1, joined=20)
+        os.kill(velox.worker_pids()[which], signal.SIGKILL)
+        upstream.step(30)
+        answers = []
+        for each in socks:
+            with contextlib.suppress(ConnectionError):
+                answers.append(read_reply(each))
+        assert 0 < len(answers) < len(socks)
+        assert {answer.status for answer in answers} == {200}
+        assert {answer.body for answer in answers} <= {chat(n) for n in range(1, 30)}
+        assert read_reply(send(velox, asked("Again."))).status == 200

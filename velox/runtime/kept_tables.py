@@ -18,9 +18,10 @@ from velox.runtime.processes.memories import Memories
 from velox.settings import Settings
 from velox.shm.answer_ring import ANSWER_LAYOUT, AnswerMemory
 from velox.shm.budget_table import BUDGET_LAYOUT, BudgetMemory
+from velox.shm.join_index import JoinMemory
 from velox.shm.quota_table import QUOTA_LAYOUT, QuotaMemory, TableSize
 
-__all__ = ["answer_table", "budget_table", "cache_table", "quota_table"]
+__all__ = ["answer_table", "budget_table", "cache_table", "join_memory", "quota_table"]
 
 _QUOTAS: Final = "velox-quotas"
 _BUDGETS: Final = "velox-budgets"
@@ -80,6 +81,11 @@ def cache_table(settings: Settings, blocks: int, memories: Memories) -> AnswerMe
     # Nothing in it is changed, so no descriptor for locks is needed: that of the other answers does.
     changes = memories.descriptor(_CHANGES)
     return AnswerMemory(*shape, make=place.make, key=place.key, changes=changes, name=_CACHE)
+
+
+def join_memory(settings: Settings, blocks: int) -> JoinMemory | None:
+    """Return where workers find each other's joined calls; None: there are none, or one worker. It is not kept."""
+    return JoinMemory(blocks) if settings.join_bytes and settings.workers > 1 else None
 
 
 def _way(settings: Settings) -> int:

@@ -43,7 +43,7 @@ from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.buckets import BucketWatch
 from velox.runtime.capacity import open_files_limit, raise_open_files, shortages
 from velox.runtime.children import AdminProcess, ExporterProcess, LeaseProcess, LedgerProcess, SimulatorProcess
-from velox.runtime.kept_tables import answer_table, budget_table, cache_table, quota_table
+from velox.runtime.kept_tables import answer_table, budget_table, cache_table, join_memory, quota_table
 from velox.runtime.keys.credentials import Certificates, KeyWatch
 from velox.runtime.ledger.budget_backfill import BudgetBackfill, KeyChanges
 from velox.runtime.ledger.key_backfill import has_keys, open_keys
@@ -239,6 +239,7 @@ class Supervisor:
         blocks = self._segment.blocks
         self._answers: Final = answer_table(settings, blocks, self._memories)
         self._cache: Final = cache_table(settings, blocks, self._memories)
+        self._joins: Final = join_memory(settings, blocks)
         self._quotas: Final = quota_table(settings, blocks, self._memories)
         self._sweeper: Final = QuotaSweeper(self._quotas)
         self._buckets: Final = BucketWatch(self._quotas, settings, logger)
@@ -647,6 +648,7 @@ class Supervisor:
             objects=self._objects,
             answers=self._answers,
             cache=self._cache,
+            joins=self._joins,
             leases=None if self._leases is None else self._leases.pipes,
             records=None if self._ledger is None else self._ledger.folder[process.block],
             spans=None if self._exporter is None else self._exporter.rings[process.block],

@@ -95,6 +95,7 @@ from velox.settings import Settings
 from velox.shm.answer_ring import AnswerMemory, AnswerRing
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.shm.change_log import LogReader
+from velox.shm.join_index import JoinMemory
 from velox.shm.leased import LeasedTable
 from velox.shm.leased_budget import LeasedBudgetTable
 from velox.shm.object_table import ObjectMemory, ObjectTable
@@ -389,6 +390,7 @@ class WorkerContext:
     objects: ObjectMemory
     answers: AnswerMemory | None
     cache: AnswerMemory | None
+    joins: JoinMemory | None
     leases: LeasePipes | None
     records: RecordRing | None
     spans: SpanRing | None
@@ -423,6 +425,7 @@ class Worker:
         self._shared: AnswerSharing | None = None  # once it is needed
         self._objects: ObjectSharing | None = None  # the same
         self._database: PostgresPool | None = None  # the same, of both
+        self._joining: Final[list[Joining]] = []  # one, once it is needed
         self._takeover: ListenerTakeover | None = None  # once it accepts itself
         self._metrics: Final = WorkerMetrics(context.segment.metrics(block))
         self._logger: Final = operations_logger(sys.stderr)
@@ -656,17 +659,29 @@ class Worker:
         settings = self._settings
         if not settings.join_bytes:
             return None
-        made: list[Joining] = []
+        made = self._joining
 
         def make() -> Joining:
             if not made:
                 from velox.gateway.cache.request_key import RequestKeys
                 from velox.gateway.join.joining import Joining
+                from velox.gateway.join.peers import Peers
                 from velox.policy.join.table import JoinBounds, JoinTable
+                from velox.shm.join_index import JoinIndex
 
-                bounds = JoinBounds(settings.join_call_bytes, settings.join_bytes // settings.workers)
+                table = JoinTable(JoinBounds(settings.join_call_bytes, settings.join_bytes // settings.workers))
+                memory = self._context.joins
+                index = None if memory is None else JoinIndex(memory, self._context.block)
+                try:
+                    peers = None if index is None else Peers(index, table, self._loop)
+                except OSError as exc:
+                    message = (
+                        "this worker can't join calls of others, nor they its: it has no socket for them: %(error)s"
+                    )
+                    self._logger.warning(message, {"error": str(exc)})
+                    peers = None
                 keys = RequestKeys(requires_keys=self._context.keys.auth.requires_keys)
-                made.append(Joining(JoinTable(bounds), keys, self._loop))
+                made.append(Joining(table, keys, self._loop, peers))
             return made[0]
 
         return make
@@ -815,6 +830,8 @@ class Worker:
         if self._gateway.parts.models is not None:
             self._gateway.parts.models.close()
         self._upstream_manager.close()
+        for each in self._joining:
+            each.close()
         if self._shared is not None:
             await self._shared.close()
         if self._objects is not None:
@@ -830,7 +847,7 @@ class Worker:
 
     async def _wait_for_clients(self, until_s: float) -> bool:
         """Wait until no connection is open, and all is accounted; False when the time is over before."""
-        while self._ingress.connections or self._gateway.n_drains:
+        while self._ingress.connections or self._gateway.n_drains or any(each.n_links for each in self._joining):
             if self._loop.time() >= until_s:
                 return False
             await asyncio.sleep(_LOOK_S)

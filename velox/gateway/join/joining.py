@@ -9,24 +9,27 @@ which calls there are and what is held of them (policy/join), or who writes a re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from velox.gateway.access.plan import RequestPlan
 from velox.gateway.cache.request_key import KeyBounds, RequestKey, RequestKeys
 from velox.gateway.cluster.routing import RouteParts
 from velox.gateway.join.following import Following
 from velox.gateway.join.led_call import LedCall
+from velox.gateway.join.peers import Peers
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.outcomes import JoinResult
 from velox.policy.cache.control import cache_control
 from velox.policy.cache.endings import is_good_answer, is_good_stream
 from velox.policy.cache.rules import CacheScope
+from velox.policy.join.frames import FrameKind, Wanted
 from velox.policy.join.joined_call import JoinedCall
 from velox.policy.join.rules import JoinRule
-from velox.policy.join.table import JoinTable
+from velox.policy.join.table import JoinTable, mismatch
 from velox.protocol.reply_body import CodingError, plain_reply
+from velox.shm.join_index import JoinPlace
 from velox.types import ApiKind
 
 __all__ = ["JOINED", "JoinLookup", "Joining"]
@@ -45,23 +48,28 @@ _RETRY_COUNT: Final = b"x-stainless-retry-count"
 class JoinLookup(NamedTuple):
     """What a request is to do. led: it begins a call that others may join. following: it follows one.
 
-    Neither: it has a call of its own.
+    elsewhere: another worker seems to have a call for it. That is to be awaited, and then looked up again. None of
+    these: it has a call of its own.
     """
 
     result: JoinResult
     led: LedCall | None = None
     following: Following | None = None
+    elsewhere: Callable[[], Coroutine[Any, Any, None]] | None = None
 
 
 _ALONE: Final = JoinLookup(JoinResult.ALONE)
 
 
 class Joining:
-    """Those of one worker."""
+    """Those of one worker. peers: the other ones; None: there are none."""
 
-    __slots__ = ("_keys", "_loop", "_table")
+    __slots__ = ("_keys", "_loop", "_peers", "_table")
 
-    def __init__(self, table: JoinTable, keys: RequestKeys, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, table: JoinTable, keys: RequestKeys, loop: asyncio.AbstractEventLoop, peers: Peers | None = None
+    ) -> None:
+        self._peers: Final = peers
         self._table: Final = table
         self._keys: Final = keys
         self._loop: Final = loop
@@ -88,40 +96,71 @@ class Joining:
             head, plan, body, route, CacheScope.KEY, _BOUNDS, sampled=sampled, more=(b"join", *codings)
         )
 
-    def look_up(self, head: RequestHead, plan: RequestPlan, key: RequestKey | None, rule: JoinRule) -> JoinLookup:
-        """Say what a request is to do. key: of key_of(). Raises VeloxError."""
+    def look_up(
+        self,
+        head: RequestHead,
+        plan: RequestPlan,
+        key: RequestKey | None,
+        rule: JoinRule,
+        *,
+        asks_others: bool = True,
+    ) -> JoinLookup:
+        """Say what a request is to do. key: of key_of(). asks_others: False: they were asked. Raises VeloxError."""
         if key is None:
             return _ALONE
-        table = self._table
-        name: bytes | None = None
-        may_retry = False
+        given: list[bytes] = []
         if rule.retries:
             given = [value for field, value in head.headers if field in _NAMES]
-            if given:
-                name = self._keys.name_of(head, plan, b",".join(given))
-                found = table.find_named(name, key.key)
-                if found is not None:
-                    return self._follow(JoinResult.RETRY, found)
-            if plan.terms.retries_itself:
-                found = table.find_retry(key.key)
-                if found is not None:
-                    return self._follow(JoinResult.RETRY, found)
-            may_retry = bool(given) or any(field == _RETRY_COUNT for field, _ in head.headers)
+        name = self._keys.name_of(head, plan, b",".join(given)) if given else None
         may_share = rule.equal and (rule.sampled or not key.is_sampled)
-        if may_share:
-            found = table.find_equal(key.key)
+        wanted = _wanted(plan, rule, may_share=may_share, has_name=name is not None)
+        for each in wanted:
+            found = self._find(each, key.key, name)
             if found is not None:
-                return self._follow(JoinResult.JOINED, found)
+                result = JoinResult.JOINED if each is Wanted.EQUAL else JoinResult.RETRY
+                return JoinLookup(result, following=Following(found, self._loop))
+        if asks_others and self._peers is not None:
+            for each in wanted:
+                places = self._peers.find(each, key.key, name)
+                if places:
+                    ask = partial(self._ask, self._peers, places, each, key, name)
+                    return JoinLookup(JoinResult.ALONE, elsewhere=ask)
+        may_retry = rule.retries and (bool(given) or any(field == _RETRY_COUNT for field, _ in head.headers))
         if not (may_share or may_retry):
             return _ALONE
-        call = table.begin(key.partition, key.key, name, may_retry=may_retry)
+        call = self._table.begin(key.partition, key.key, name, may_retry=may_retry)
         if call is None:
             return _ALONE
+        if self._peers is not None:
+            self._peers.publish(call, (key.key,) if name is None else (key.key, name))
         keeps = partial(self._keep, key.partition, plan.client_api, rule.keep_s, name is not None)
         return JoinLookup(JoinResult.LEADER, led=LedCall(call, rule.keep_s, self._loop, keeps))
 
-    def _follow(self, result: JoinResult, call: JoinedCall) -> JoinLookup:
-        return JoinLookup(result, following=Following(call, self._loop))
+    @property
+    def n_links(self) -> int:
+        """Connections to other workers, over which calls are followed."""
+        return 0 if self._peers is None else self._peers.n_links
+
+    def close(self) -> None:
+        """The worker stops."""
+        if self._peers is not None:
+            self._peers.close()
+
+    def _find(self, wanted: Wanted, key: bytes, name: bytes | None) -> JoinedCall | None:
+        """Return a call of this worker. Raises VeloxError."""
+        if wanted is Wanted.EQUAL:
+            return self._table.find_equal(key)
+        if wanted is Wanted.RETRY:
+            return self._table.find_retry(key)
+        return None if name is None else self._table.find_named(name, key)
+
+    async def _ask(
+        self, peers: Peers, places: list[JoinPlace], wanted: Wanted, key: RequestKey, name: bytes | None
+    ) -> None:
+        """Have a call of another worker in the own table, if that has it. Raises VeloxError."""
+        begin = partial(self._table.begin, key.partition, key.key, name, may_retry=wanted is not Wanted.EQUAL)
+        if await peers.join(places, wanted, key.key, name, begin) is FrameKind.MISMATCH:
+            raise mismatch()
 
     def _keep(self, partition: str, api: ApiKind | None, keep_s: float, has_name: bool, call: JoinedCall) -> bool:
         """Keep the answer of a call for a retry, if one may come, and it may be given again.
@@ -135,6 +174,18 @@ class Joining:
         timer = self._loop.call_later(keep_s, call.close)
         call.on_closed = partial(_close_both, timer.cancel, call.on_closed)
         return True
+
+
+def _wanted(plan: RequestPlan, rule: JoinRule, *, may_share: bool, has_name: bool) -> list[Wanted]:
+    """Return which calls a request may join, in the order in which they are looked for."""
+    found = []
+    if has_name:
+        found.append(Wanted.NAMED)
+    if rule.retries and plan.terms.retries_itself:
+        found.append(Wanted.RETRY)
+    if may_share:
+        found.append(Wanted.EQUAL)
+    return found
 
 
 def _close_both(first: Callable[[], None], then: Callable[[], None] | None) -> None:

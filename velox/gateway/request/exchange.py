@@ -92,7 +92,7 @@ if TYPE_CHECKING:  # few gateways have a cache, or join calls
     from velox.gateway.cache.request_key import RequestKey
     from velox.gateway.cache.response_cache import CacheHit
     from velox.gateway.join.following import Following
-    from velox.gateway.join.joining import Joining
+    from velox.gateway.join.joining import Joining, JoinLookup
     from velox.gateway.join.led_call import LedCall
     from velox.policy.join.rules import JoinRule
 
@@ -590,26 +590,51 @@ class Exchange(AttemptHost):
         if joining.is_long(self.body):
             return partial(self._join_long, joining, rule)
         key = joining.key_of(self.head, self.plan, self.body, route.parts, rule)
-        return self._follow if self._joins(joining, key, rule) else None
+        looked = self._look_up_join(joining, key, rule)
+        if looked.elsewhere is not None:
+            return partial(self._join_elsewhere, joining, key, rule, looked.elsewhere)
+        return self._follow if self._joins(looked) else None
 
     async def _join_long(self, joining: Joining, rule: JoinRule) -> bool:
         """Do so with a body that takes long to be compared: in the worker's thread."""
         route = self._route
         assert route is not None, "it joins calls"
         key = await self.gateway.thread.run(partial(joining.key_of, self.head, self.plan, self.body, route.parts, rule))
-        return self._joins(joining, key, rule) and await self._follow()
+        looked = self._look_up_join(joining, key, rule)
+        if looked.elsewhere is not None:
+            return await self._join_elsewhere(joining, key, rule, looked.elsewhere)
+        return self._joins(looked) and await self._follow()
 
-    def _joins(self, joining: Joining, key: RequestKey | None, rule: JoinRule) -> bool:
-        """Begin a call that others may join, or take the call of another one. True: it follows that.
-
-        Raises VeloxError.
-        """
+    async def _join_elsewhere(
+        self,
+        joining: Joining,
+        key: RequestKey | None,
+        rule: JoinRule,
+        elsewhere: Callable[[], Coroutine[Any, Any, None]],
+    ) -> bool:
+        """Do so once another worker has been asked, which seems to have the call."""
         try:
-            looked = joining.look_up(self.head, self.plan, key, rule)
+            await elsewhere()
         except VeloxError:
-            self.joined = JoinResult.REFUSED
-            self.recorder.joined(JoinResult.REFUSED)
+            self._is_refused_to_join()
             raise
+        return self._joins(self._look_up_join(joining, key, rule, asks_others=False)) and await self._follow()
+
+    def _look_up_join(
+        self, joining: Joining, key: RequestKey | None, rule: JoinRule, *, asks_others: bool = True
+    ) -> JoinLookup:
+        try:
+            return joining.look_up(self.head, self.plan, key, rule, asks_others=asks_others)
+        except VeloxError:
+            self._is_refused_to_join()
+            raise
+
+    def _is_refused_to_join(self) -> None:
+        self.joined = JoinResult.REFUSED
+        self.recorder.joined(JoinResult.REFUSED)
+
+    def _joins(self, looked: JoinLookup) -> bool:
+        """Begin a call that others may join, or take the call of another one. True: it follows that."""
         self.joined = looked.result
         self.recorder.joined(looked.result)
         led = looked.led
@@ -1647,6 +1672,8 @@ class Exchange(AttemptHost):
                 reply.on_failure(failure)  # not fail(): another attempt may follow
             elif limits.sse_keepalive_s:
                 reply.keep_alive(now_s, limits.sse_keepalive_s)
+        elif self._following is not None and limits.sse_keepalive_s:
+            reply.keep_alive(now_s, limits.sse_keepalive_s)
 
 
 def _tell(

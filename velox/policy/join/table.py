@@ -20,7 +20,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.policy.join.joined_call import CALL_BYTES, JoinedCall, Room
 
-__all__ = ["JoinBounds", "JoinTable"]
+__all__ = ["JoinBounds", "JoinTable", "mismatch"]
 
 
 class JoinBounds:
@@ -71,11 +71,7 @@ class JoinTable:
         """Return the call of the same Idempotency-Key. Raises VeloxError where that was another request."""
         found = self._named.get(name)
         if found is not None and found.key != key:
-            message = (
-                "this Idempotency-Key was used a short time ago for another request, which runs or whose answer is"
-                " still kept: send each request with a key of its own, and the same one only with an equal request"
-            )
-            raise VeloxError(Reason.IDEMPOTENCY_MISMATCH, message, param="idempotency-key")
+            raise mismatch()
         return found
 
     def begin(self, partition: str, key: bytes, name: bytes | None, *, may_retry: bool) -> JoinedCall | None:
@@ -128,6 +124,15 @@ class JoinTable:
         if name is not None and self._named.get(name) is call:
             del self._named[name]
         self._give(partition, CALL_BYTES)
+
+
+def mismatch() -> VeloxError:
+    """Return the error of a request with the Idempotency-Key of another one."""
+    message = (
+        "this Idempotency-Key was used a short time ago for another request, which runs or whose answer is still kept:"
+        " send each request with a key of its own, and the same one only with an equal request"
+    )
+    return VeloxError(Reason.IDEMPOTENCY_MISMATCH, message, param="idempotency-key")
 
 
 def _n_joined(call: JoinedCall) -> int:
