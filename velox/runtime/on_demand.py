@@ -12,6 +12,7 @@ Knows: who needs what. Does not know: what a part does.
 from __future__ import annotations
 
 import importlib
+import ssl
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -88,6 +89,11 @@ def importing(settings: Settings) -> Iterator[None]:
     engine_factory(settings.http2_engine)
     yield
     importlib.import_module("encodings.idna")  # getaddrinfo() has every name encoded by it
+    yield
+    # OpenSSL reads its configuration and loads its algorithms at the first context: 3 MB, which a worker shares with
+    # whoever had one before it was forked.
+    if any(origin.scheme == "https" for entry in settings.upstreams for origin in entry.origins):
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     yield
     for name in _modules(settings):
         importlib.import_module(name)

@@ -6,7 +6,7 @@ context, or how bytes come and go.
 A resumed session (RFC 8446 §2.2) spares the upstream a signature and the wire its certificates; for us a dial costs
 about 0.9 ms of a core either way. It shows no certificate: it rests on the handshake that made the session. So there
 is a context for each origin, sessions never outlive the certificate that was verified, nor _TRUST_S, and any failure
-of a handshake forgets them.
+of a handshake forgets them. What is trusted is shared by all origins that have it in common (SharedContexts).
 
 SSLObject.session leaks a copy of the session, 7 KB, each time it is read (CPython before 3.12.8 and 3.13.1, gh-116810).
 So one session serves all dials for as long as the upstream takes it, and reads are rationed: where tickets are good for
@@ -18,9 +18,13 @@ from __future__ import annotations
 import ssl
 import sys
 import time
-from typing import Final, Literal, cast
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, cast
+from weakref import WeakValueDictionary
 
-__all__ = ["UpstreamContext", "upstream_context"]
+__all__ = ["SharedContexts", "UpstreamContext", "upstream_context"]
+
+Http2: TypeAlias = Literal["auto", "on", "off"]
 
 # How long a certificate that was verified is believed. Servers drop their ticket keys after an hour to a day.
 _TRUST_S: Final = 3600.0
@@ -39,12 +43,12 @@ class _SecuredObject(ssl.SSLObject):
 class UpstreamContext(ssl.SSLContext):
     """A client's context for one origin, which offers the session that it has.
 
-    It is a subclass because asyncio and uvloop make the SSLObject themselves: wrap_bio is where a session fits in.
+    It is a subclass because asyncio and uvloop make the SSLObject themselves: wrap_bio is where a session fits in. Of
+    its own it has nothing else: the handshake is that of `shared`, which other origins use as well.
     """
 
-    sslobject_class = _SecuredObject
-
-    def __init__(self) -> None:
+    def __init__(self, shared: ssl.SSLContext) -> None:
+        self._shared: Final = shared
         self._session: ssl.SSLSession | None = None
         self._unread: ssl.SSLObject | None = None  # whose session is to be read
         self._until_s = 0.0  # monotonic, as those below: when the trust in either ends
@@ -52,7 +56,7 @@ class UpstreamContext(ssl.SSLContext):
         self._ration_until_s = 0.0
         self._n_reads = 0
 
-    def __new__(cls) -> UpstreamContext:
+    def __new__(cls, shared: ssl.SSLContext) -> UpstreamContext:
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
 
     def wrap_bio(
@@ -66,7 +70,7 @@ class UpstreamContext(ssl.SSLContext):
         """Make the TLS side of a connection; it resumes an earlier one's session where there is one."""
         if session is None:
             session = self._offer(time.monotonic())
-        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        made = self._shared.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         cast(_SecuredObject, made).offered = session
         return made
 
@@ -107,18 +111,57 @@ class UpstreamContext(ssl.SSLContext):
         return True
 
 
+class _SharedContext(ssl.SSLContext):
+    """What origins have in common: trust, versions, ALPN, our own certificate."""
+
+    sslobject_class = _SecuredObject
+
+
+class SharedContexts:
+    """The contexts of one process, each shared by all origins that trust and show the same.
+
+    To read the system's certificates takes some 10 ms and 0.8 MB each time, and an origin needs two contexts. A file
+    that has changed is read anew for the origins that come then.
+    """
+
+    def __init__(self) -> None:
+        self._known: Final[WeakValueDictionary[tuple[object, ...], _SharedContext]] = WeakValueDictionary()
+
+    def context(
+        self, http2: Http2, ca_file: str | None, cert_file: str | None = None, key_file: str | None = None
+    ) -> UpstreamContext:
+        """Return the context for one origin, as upstream_context() does."""
+        paths = ssl.get_default_verify_paths()
+        trusted = (paths.cafile, paths.capath) if ca_file is None else (ca_file,)
+        kind = (http2, *(_state(path) for path in (*trusted, cert_file, key_file)))
+        shared = self._known.get(kind)
+        if shared is None:
+            shared = self._known[kind] = _shared_context(http2, ca_file, cert_file, key_file)
+        return UpstreamContext(shared)
+
+
 def upstream_context(
-    http2: Literal["auto", "on", "off"],
-    ca_file: str | None,
-    cert_file: str | None = None,
-    key_file: str | None = None,
+    http2: Http2, ca_file: str | None, cert_file: str | None = None, key_file: str | None = None
 ) -> UpstreamContext:
-    """Build the context for one origin.
+    """Build the context for one origin, which shares it with none.
 
     ca_file: PEM bundle that replaces the system's trust store. cert_file, key_file: what we show to an upstream that
     asks; without key_file the key is in cert_file. Raises OSError (ssl.SSLError is one) for a file that is no good.
     """
-    context = UpstreamContext()  # PROTOCOL_TLS_CLIENT: CERT_REQUIRED and check_hostname
+    return SharedContexts().context(http2, ca_file, cert_file, key_file)
+
+
+def _state(path: str | None) -> tuple[object, ...]:
+    """Return a file, and as what it is there now."""
+    try:
+        found = None if path is None else Path(path).stat()
+    except OSError:
+        found = None
+    return (path,) if found is None else (path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _shared_context(http2: Http2, ca_file: str | None, cert_file: str | None, key_file: str | None) -> _SharedContext:
+    context = _SharedContext(ssl.PROTOCOL_TLS_CLIENT)  # CERT_REQUIRED and check_hostname
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if sys.version_info >= (3, 13):  # as ssl.create_default_context does from then on
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_STRICT

@@ -26,7 +26,7 @@ from velox.net.upstream.http2 import NARROW_WINDOW_BYTES
 from velox.net.upstream.interface import ReadBuffer
 from velox.net.upstream.pool import Upkeep, UpstreamPool
 from velox.net.upstream.resolver import Resolver
-from velox.net.upstream.tls import upstream_context
+from velox.net.upstream.tls import SharedContexts
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import crash_text
 from velox.observe.trouble_log import TroubleLog
@@ -89,7 +89,9 @@ def keys_of(entry: UpstreamEntry, changes: Changes, logger: logging.Logger) -> K
     return Keys(len(entry.keys), changes=changes, on_out=on_out)
 
 
-def dial_targets(settings: Settings, entry: UpstreamEntry, origin: Origin) -> tuple[DialTarget, DialTarget]:
+def dial_targets(
+    settings: Settings, entry: UpstreamEntry, origin: Origin, contexts: SharedContexts
+) -> tuple[DialTarget, DialTarget]:
     """Return the targets for requests and for WebSockets.
 
     A WebSocket begins on HTTP/1.1, whatever requests go over; a TLS context offers the same protocols to everybody, so
@@ -102,7 +104,7 @@ def dial_targets(settings: Settings, entry: UpstreamEntry, origin: Origin) -> tu
         host=origin.host,
         host_header=origin.host_header,
         http2=entry.http2,
-        context=upstream_context(entry.http2, *files) if is_tls else None,
+        context=contexts.context(entry.http2, *files) if is_tls else None,
         connect_timeout_s=entry.timeouts.connect_s,
         tls_timeout_s=entry.timeouts.tls_s,
         unix_path=origin.unix_path,
@@ -110,7 +112,7 @@ def dial_targets(settings: Settings, entry: UpstreamEntry, origin: Origin) -> tu
         # A client of HTTP/1.1 has one reply, which always may run ahead: nothing to widen, and no frame for it.
         narrow_window_bytes=NARROW_WINDOW_BYTES if settings.listen_http2 else window_bytes,
     )
-    return target, replace(target, http2="off", context=upstream_context("off", *files) if is_tls else None)
+    return target, replace(target, http2="off", context=contexts.context("off", *files) if is_tls else None)
 
 
 # A probe takes no longer than until the next one, and a page of health hardly ever this long.
@@ -141,6 +143,7 @@ class MemberMaker:
     authorities: Authorities
     sim_origin: str | None
     buffer: ReadBuffer = field(default_factory=ReadBuffer)
+    contexts: SharedContexts = field(default_factory=SharedContexts, init=False)
     changes: Changes = field(default_factory=Changes, init=False)
     budget: ConnectionBudget = field(init=False)
 
@@ -182,14 +185,14 @@ class MemberMaker:
             on_addresses=lambda addresses: pool.keep_only(addresses),  # noqa: PLW0108 - the pool is made below
         )
         more = (resolver, self.buffer, self.loop, engine_factory(settings.http2_engine))
-        targets = dial_targets(settings, entry, origin)
+        targets = dial_targets(settings, entry, origin, self.contexts)
         if proxy is None:
             dialer, websockets = (Dialer(target, *more) for target in targets)
         else:
             # Here, not above: few gateways have one (on_demand.py).
             from velox.runtime.upstreams.proxied import proxied_dialers
 
-            dialer, websockets = proxied_dialers(targets, entry, origin, proxy, more)
+            dialer, websockets = proxied_dialers(targets, entry, origin, proxy, more, self.contexts)
         health = self._health(entry, keys, is_new=is_new)
 
         def on_change() -> None:

@@ -14,7 +14,7 @@ from velox.net.upstream.dialer import Dialer, DialTarget
 from velox.net.upstream.interface import ReadBuffer
 from velox.net.upstream.proxied import ProxiedDialer, ProxyTarget
 from velox.net.upstream.resolver import Resolver
-from velox.net.upstream.tls import upstream_context
+from velox.net.upstream.tls import SharedContexts
 from velox.policy.routes.entries import UpstreamEntry
 from velox.policy.routes.proxies import Proxy
 from velox.protocol.http2.engine import EngineFactory
@@ -29,6 +29,7 @@ def proxied_dialers(
     origin: Origin,
     proxy: Proxy,
     more: tuple[Resolver, ReadBuffer, asyncio.AbstractEventLoop, EngineFactory],
+    contexts: SharedContexts,
 ) -> Iterator[Dialer]:
     """Yield the dialers for requests and for WebSockets: these go through a tunnel to an http origin, too.
 
@@ -39,7 +40,7 @@ def proxied_dialers(
         called=str(proxy),
         host=proxy.host,
         authorization=proxy.authorization,
-        context=upstream_context("off", entry.ca_file) if proxy.scheme == "https" else None,
+        context=contexts.context("off", entry.ca_file) if proxy.scheme == "https" else None,
         authority=f"{host}:{origin.port}".encode("ascii"),
     )
     for each, by in zip(targets, (target, replace(target, tunnels=True)), strict=True):

@@ -22,7 +22,7 @@ from tests.sockets.net.dialing import Owner, TlsServer, dialed, dialer_to, is_th
 from velox.errors import Reason
 from velox.net.upstream.dialer import Dialer
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure
-from velox.net.upstream.tls import UpstreamContext, upstream_context
+from velox.net.upstream.tls import SharedContexts, UpstreamContext, upstream_context
 from velox.outcomes import ConnectionEnd, Retry
 
 HOST = "upstream.test"
@@ -229,6 +229,39 @@ def test_cancel_at_any_turn_of_the_loop_leaves_nothing(authority: trustme.CA, ca
     run(scenario())
 
 
+def test_what_origins_trust_is_read_once_and_anew_when_its_file_has_changed(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    """A worker with 500 origins took 0.8 GB, and 10 ms of its loop for each origin that a reload brought."""
+    ca_file, other = tmp_path / "ca.pem", trustme.CA()
+    authority.cert_pem.write_to_path(str(ca_file))
+    contexts = SharedContexts()
+
+    def n_shared() -> int:
+        return sum(type(each).__name__ == "_SharedContext" for each in gc.get_objects())
+
+    gc.collect()  # those of other tests
+    before = n_shared()
+    many = [contexts.context("auto", str(ca_file)) for _ in range(50)]
+    assert n_shared() == before + 1
+    many.append(contexts.context("off", str(ca_file)))
+    assert n_shared() == before + 2
+
+    async def scenario() -> None:
+        old, new = server_context(authority.issue_cert(HOST)), server_context(other.issue_cert(HOST))
+        other.cert_pem.write_to_path(str(ca_file))
+        async with TlsServer(old) as first, TlsServer(new) as second:
+            context = contexts.context("auto", str(ca_file))
+            await talk(tls_dialer(second, context))
+            await talk(tls_dialer(first, many[0]))  # it goes on with what it was made of
+            assert "verification failed" in await failure_of(tls_dialer(first, context))
+
+    run(scenario())
+    del many[:]
+    gc.collect()
+    assert n_shared() <= before + 1  # those of origins that are gone go, too
+
+
 # -- sessions ------------------------------------------------------------------------------------------------
 
 
@@ -264,13 +297,17 @@ def test_session_is_resumed_while_the_connection_is_still_open(authority: trustm
 
 
 def test_session_is_not_offered_to_another_origin(authority: trustme.CA, ca_file: str) -> None:
-    """Each origin has a context of its own; the very same server sees a whole handshake."""
+    """Each origin has a context of its own, whatever they share; the very same server sees a whole handshake."""
 
     async def scenario() -> None:
+        contexts = SharedContexts()
         async with TlsServer(server_context(authority.issue_cert(HOST, "b.test"))) as server:
-            await talk(tls_dialer(server, upstream_context("auto", ca_file)))
-            await talk(tls_dialer(server, upstream_context("auto", ca_file), host="b.test"))
-            assert server.resumed == [False, False]
+            first, second = contexts.context("auto", ca_file), contexts.context("auto", ca_file)
+            await talk(tls_dialer(server, first))
+            await talk(tls_dialer(server, second, host="b.test"))
+            await talk(tls_dialer(server, first))
+            await talk(tls_dialer(server, second, host="b.test"))
+            assert server.resumed == [False, False, True, True]
 
     run(scenario())
 
