@@ -263,6 +263,40 @@ def test_what_has_a_call_of_its_own(upstream: RecordingUpstream, send: Sender) -
         assert len({read_reply(each).body for each in sent}) == 1
 
 
+def test_stream_that_is_translated_is_the_same_for_all(upstream: RecordingUpstream, send: Sender) -> None:
+    """It is put into the clients' dialect once; each has its own head."""
+    told: list[dict[str, object]] = [
+        {"type": "message_start", "message": {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "answer"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}},
+        {"type": "message_stop"},
+    ]
+
+    async def messages(call: Call) -> None:
+        await call.head(200, SSE)
+        for event in told:
+            await call.step()
+            await call.data(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+        await call.end()
+
+    given = config(upstream, provider="anthropic", keys=["env:ANT_KEY"])
+    with upstream.playing(messages), routed(given, ANT_KEY="sk-ant-0001") as velox:
+        socks = [send(velox, asked(stream=True))]
+        upstream.wait_call()
+        upstream.step(3)
+        socks += [send(velox, asked(stream=True)) for _ in range(4)]
+        wait_joins(velox, leader=1, joined=4)
+        upstream.step(3)
+        replies = [read_reply(each) for each in socks]
+        assert len({reply.body for reply in replies}) == 1
+        assert b"answer" in replies[0].body and replies[0].body.endswith(b"data: [DONE]\n\n")
+        assert [reply.header("x-velox-join") for reply in replies] == ["leader", *["joined"] * 4]
+        assert {reply.header("content-type") for reply in replies} == {replies[0].header("content-type")}
+        assert len(upstream.calls) == 1
+
+
 def test_route_without_joins_says_and_joins_nothing(upstream: RecordingUpstream, send: Sender) -> None:
     given = {**config(upstream), "routes": [{"name": "all", "to": "up", "join": False}]}
     with upstream.playing(json_by_step), routed(given) as velox:

@@ -1641,6 +1641,8 @@ class Exchange(AttemptHost):
         elif not self.reply.started:
             message = f"no reply came within the {self.plan.terms.timeout_s:g} s that the client gave it"
             error = VeloxError(Reason.UPSTREAM_TTFB_TIMEOUT, message)
+            if self._following is not None:
+                error.should_retry = True  # it costs nothing: the retry joins the same call
             if self._led is None or not self._goes_on_for_others(self._led, error.reason, error):
                 self.fail(error)
 

@@ -307,6 +307,25 @@ def test_deadline_of_a_client_is_told_and_its_call_goes_on_for_its_retry() -> No
     run(main)
 
 
+def test_deadline_of_a_follower_says_that_a_retry_is_safe() -> None:
+    """Else its SDK would give up a call that runs."""
+
+    async def main() -> None:
+        with bench() as made:
+            _, leader = made.submit()
+            follower, client = made.submit()
+            await made.opened()
+            made.gateway.loop.call_soon(follower.on_deadline)
+            await client.finished.wait()
+            assert b"504" in client.written and b"x-should-retry: true" in client.written
+            made.upstream.streams[0].play((HEAD, WORD + DONE, True))
+            await made.ended()
+            assert body_of(leader) == WORD + DONE
+            made.check_nothing_is_left()
+
+    run(main)
+
+
 def test_request_without_room_has_a_call_of_its_own() -> None:
     async def main() -> None:
         with bench(join_bytes=CALL_BYTES) as made:
