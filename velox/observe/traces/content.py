@@ -31,6 +31,9 @@ _TEXTS: Final = frozenset({"text", "input_text", "output_text", "refusal", "thin
 _CALLS: Final = frozenset({"tool_use", "function_call", "function"})
 _RESULTS: Final = frozenset({"tool_result", "function_call_output"})
 _MOST_MESSAGES: Final = 200
+# Characters of a role, a name or an id that are written; of a longer one so many are read, to find what it may be.
+_MOST_WORD: Final = 256
+_MOST_READ: Final = 1024
 _ROLES: Final = {"model": "assistant"}
 
 
@@ -57,13 +60,15 @@ def content_attributes(
     writer = _Writer(most, redact)
     if is_stream:
         parts, reason = _streamed(answered)
-        answers = [_message("assistant", writer.parts(parts), reason)]
+        answers = [_message("assistant", writer.parts(parts), writer.word(reason))]
     else:
         reply = _object(answered)
         if reply is None:
             answers = writer.raw(answered, "assistant", is_cut=is_cut)
         else:
-            answers = [_message("assistant", writer.parts(parts), reason) for parts, reason in _answers(reply)]
+            answers = [
+                _message("assistant", writer.parts(parts), writer.word(reason)) for parts, reason in _answers(reply)
+            ]
     answers = [each for each in answers if each["parts"]]
     if answers:
         found["gen_ai.output.messages"] = _written(answers)
@@ -87,13 +92,19 @@ class _Writer:
         self._room = max(self._room - len(text), 0)
         return text
 
+    def word(self, word: str) -> str:
+        """Return a role, a name, an id or a kind, which may be anything that its client or its model has made up."""
+        if word in _OWN:
+            return word
+        return self._redact(whole_words(word[:_MOST_READ]) if len(word) > _MOST_READ else word)[:_MOST_WORD]
+
     def parts(self, parts: Iterable[Part]) -> list[Part]:
         """Return the parts with their texts written."""
         found = []
         for each in parts:
             if self._room <= 0:
                 break
-            written = {name: self.text(value) if name in _WRITTEN else value for name, value in each.items()}
+            written = {name: self.text(value) if name in _WRITTEN else self.word(value) for name, value in each.items()}
             if written.get("content") != "":
                 found.append(written)
         return found
@@ -106,7 +117,7 @@ class _Writer:
                 break
             written = self.parts(parts)
             if written:
-                found.append(_message(role, written))
+                found.append(_message(self.word(role), written))
         return found[::-1]
 
     def raw(self, body: bytes, role: str, *, is_cut: bool) -> list[Json]:
@@ -117,6 +128,21 @@ class _Writer:
 
 
 _WRITTEN: Final = frozenset({"content", "arguments", "response"})
+# What stands in parts and messages of all, and is no word of a stranger's.
+_OWN: Final = frozenset(
+    {
+        "text",
+        "reasoning",
+        "tool_call",
+        "tool_call_response",
+        "other",
+        "user",
+        "assistant",
+        "system",
+        "developer",
+        "tool",
+    }
+)
 
 
 def _message(role: str, parts: list[Part], reason: str = "") -> Json:
@@ -228,7 +254,7 @@ def _plain(value: Json) -> str:
 
 
 def _word(value: Json) -> str:
-    return value[:256] if isinstance(value, str) else ""
+    return value if isinstance(value, str) else ""
 
 
 # -- what was answered ----------------------------------------------------------------------------------

@@ -243,7 +243,7 @@ class _Sink:
         self._room.give(self._n_held)
         self._n_held = 0
 
-    def stop(self) -> None:
+    def passed_over(self) -> None:
         """See MessageSink."""
         self.drop()
         self._usual.is_cut = True

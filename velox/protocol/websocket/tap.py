@@ -1,8 +1,8 @@
 """The text messages of one direction of a WebSocket, read as they pass (RFC 6455 §5).
 
 Knows: frames, masks and fragments, of either side. Does not know: what a message means, or how much may be held. It
-refuses nothing: what can't be followed, or is compressed, is passed over. One that gets more frames at once than can be
-read in a turn of the loop reads no more.
+refuses nothing: what can't be followed, or is compressed, is passed over. So is the rest of a read that has more frames
+than a turn of the loop has time for; where these are more than can even be followed in it, no more is read.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Final, Protocol
 from velox.protocol.websocket.frames import TEXT
 from velox.protocol.websocket.handshake import head_bytes, payload_bytes
 
-__all__ = ["MOST_FRAMES", "MessageSink", "MessageTap"]
+__all__ = ["MOST_FRAMES", "MOST_PASSED", "MessageSink", "MessageTap"]
 
-MOST_FRAMES: Final = 512  # of one read, of 64 KiB: an event of an API has more than a hundred bytes
+# Of one read, of 64 KiB: an event of an API has more than a hundred bytes, and a fragment of one more than a few.
+MOST_FRAMES: Final = 512
+MOST_PASSED: Final = 4096  # heads that are only followed: 2 ms
 _MOST_HEAD_BYTES: Final = 14
 _FIN: Final = 0x80
 _RESERVED: Final = 0x70
@@ -22,6 +24,8 @@ _OPCODE: Final = 0x0F
 _CONTROL: Final = 0x08
 _CONTINUATION: Final = 0x0
 _MASKED: Final = 0x80
+_LENGTH: Final = 0x7F
+_LONG: Final = 126  # lengths from here on stand behind the second byte
 
 
 class MessageSink(Protocol):
@@ -36,8 +40,8 @@ class MessageSink(Protocol):
     def drop(self) -> None:
         """The message that was held will not become whole; perhaps there was none."""
 
-    def stop(self) -> None:
-        """Nothing more is read: there were too many frames. Nothing is held any more."""
+    def passed_over(self) -> None:
+        """Frames are not read: there are too many at once. Nothing is held any more."""
 
 
 class MessageTap:
@@ -67,9 +71,12 @@ class MessageTap:
         while at < n_bytes:
             if not self._left:
                 if n_frames == MOST_FRAMES:
-                    self.close()
-                    self._sink.stop()
-                    break
+                    self._message, self._reads = None, False
+                    self._sink.passed_over()
+                    at, n_frames = self._pass_over(data, at), 0
+                    if at < 0:
+                        self.close()
+                        break
                 at = self._read_head(data, at)
                 n_frames += 1
             else:
@@ -85,6 +92,30 @@ class MessageTap:
     def close(self) -> None:
         """Read nothing from now on, and hold nothing."""
         self._is_off, self._message, self._reads = True, None, False
+
+    def _pass_over(self, data: bytes, at: int) -> int:
+        """Follow the frames that end in this read, as far as their heads are whole; return where the next begins.
+
+        Negative: they are too many.
+        """
+        n_bytes = len(data)
+        for _ in range(MOST_PASSED):
+            if n_bytes - at < _MOST_HEAD_BYTES:
+                return at
+            second = data[at + 1]
+            length = second & _LENGTH
+            if length < _LONG:
+                end = at + 2 + length
+            else:
+                head = data[at : at + _MOST_HEAD_BYTES]
+                end = at + head_bytes(head) + payload_bytes(head)
+                second = 0  # the mask is counted
+            if second & _MASKED:
+                end += 4
+            if end > n_bytes:
+                return at
+            at = end
+        return -1
 
     def _read_head(self, data: bytes, at: int) -> int:
         """Take a frame's head, or what there is of it; return where it ends."""

@@ -131,7 +131,7 @@ class _Paint:
 
 def _head(history: History, paint: _Paint, clock: str) -> list[str]:
     now, last, earlier = history.now, history.last, history.before(_WINDOW_S)
-    took_s = max(now.at_s - last.at_s, 1e-9)
+    took_s = now.at_s - last.at_s
     ended = grown_by(now, last, "velox_requests_total", "reason")
     n_ended = sum(ended.values())
     n_failed = n_ended - ended.get("ok", 0.0)
@@ -139,23 +139,28 @@ def _head(history: History, paint: _Paint, clock: str) -> list[str]:
     times = [quantile_between(now, earlier, _FIRST_TOKEN, share) for share in (0.5, 0.95, 0.99)]
     build = next((each.labels for each in now.samples.get("velox_build_info", ())), {})
     version = " ".join(each for each in (build.get("version", ""), build.get("build", "")) if each)
-    failed = f"{_number(n_failed / took_s)}/s failed"
+    failed = f"{_rate(n_failed, took_s)} failed"
     return [
         f"{paint.bold('velox')} {version}   up {_span(now.total('velox_uptime_seconds'))}   {clock}",
-        f"requests     {_number(n_ended / took_s)}/s   {paint.bad(failed) if n_failed else failed}   "
+        f"requests     {_rate(n_ended, took_s)}   {paint.bad(failed) if n_failed else failed}   "
         f"in flight {_number(now.total('velox_inflight_requests'))}   "
         f"queued {_number(now.total('velox_queue_depth'))}   "
         f"clients {_number(now.total('velox_client_connections'))}",
         f"first token  50 % {_span(times[0])}   95 % {_span(times[1])}   99 % {_span(times[2])}",
-        f"tokens       in {_number(tokens.get('input', 0.0) / took_s)}/s   "
-        f"out {_number(tokens.get('output', 0.0) / took_s)}/s   "
+        f"tokens       in {_rate(tokens.get('input', 0.0), took_s)}   "
+        f"out {_rate(tokens.get('output', 0.0), took_s)}   "
         f"cost since the start ${now.total('velox_upstream_cost_usd_total'):,.4f}",
     ]
 
 
+def _rate(n: float, took_s: float) -> str:
+    """Return how many that is a second; took_s: 0 before there is a second reading, which tells nothing yet."""
+    return f"{_number(n / took_s)}/s" if took_s > 0 else _NONE
+
+
 def _upstreams(history: History, paint: _Paint) -> list[str]:
     now, last, earlier = history.now, history.last, history.before(_RECENT_S)
-    took_s = max(now.at_s - last.at_s, 1e-9)
+    took_s = now.at_s - last.at_s
     rows: list[Sequence[str]] = []
     for name in now.by("velox_upstream_state", "upstream"):
         where = {"upstream": name}
@@ -171,7 +176,7 @@ def _upstreams(history: History, paint: _Paint) -> list[str]:
                 _shown(name),
                 paint.bad(", ".join(wrong)) if wrong else paint.good("in use"),
                 _number(now.total("velox_upstream_inflight_requests", where)),
-                _number(sum(attempts.values()) / took_s),
+                _number(sum(attempts.values()) / took_s) if took_s > 0 else _NONE,
                 share,
                 _span(times[0]),
                 _span(times[1]),

@@ -163,6 +163,44 @@ def test_secret_is_in_no_part_however_it_is_written() -> None:
     assert "abc" not in str(content(cut, cut, is_cut=True))
 
 
+KEY = "sk-proj-0123456789abcdefghij"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"messages": [{"role": KEY, "content": "hi"}]},
+        {"messages": [{"role": f"{'x' * 250} {KEY}", "content": "hi"}]},
+        {"messages": [{"role": "tool", "tool_call_id": KEY, "content": "hi"}]},
+        {
+            "messages": [
+                {"role": "assistant", "tool_calls": [{"id": KEY, "function": {"name": KEY, "arguments": "{}"}}]}
+            ]
+        },
+        {"messages": [{"role": "user", "content": [{"type": KEY}, {"type": "text", "text": "hi"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": KEY, "content": "hi"}]}]},
+        {"input": [{"type": "function_call", "call_id": f"{'x' * 230} {KEY}", "name": KEY, "arguments": "{}"}]},
+        {"contents": [{"role": KEY, "parts": [{"functionCall": {"name": KEY, "args": {}}}]}]},
+    ],
+)
+def test_secret_is_in_no_name_role_or_id(asked: object) -> None:
+    """Of messages, calls and results: they are words of the client's as its texts are."""
+    answered = {
+        "choices": [{"message": {"tool_calls": [{"id": KEY, "function": {"name": KEY}}]}, "finish_reason": KEY}]
+    }
+    found = content_attributes(
+        json.dumps(asked).encode(),
+        json.dumps(answered).encode(),
+        is_stream=False,
+        is_cut=False,
+        most=4096,
+        redact=Redaction().of,
+    )
+    shown = str(found)
+    assert "[redacted]" in found["gen_ai.output.messages"] and len(found["gen_ai.input.messages"]) < 1000
+    assert "sk-proj" not in shown and KEY[-8:] not in shown
+
+
 @pytest.mark.parametrize(
     "body",
     [

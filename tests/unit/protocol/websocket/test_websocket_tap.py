@@ -18,7 +18,7 @@ class Seen:
     def __init__(self, most_bytes: int = 100) -> None:
         self.messages: list[bytes] = []
         self.n_missed = self.n_held = self.n_calls = 0
-        self.has_stopped = False
+        self.n_passed = 0
         self._most: Final = most_bytes
         self.tap: Final = MessageTap(self)
 
@@ -39,8 +39,9 @@ class Seen:
     def drop(self) -> None:
         self.n_held = 0
 
-    def stop(self) -> None:
-        self.has_stopped = True
+    def passed_over(self) -> None:
+        self.n_held = 0
+        self.n_passed += 1
 
 
 def sent(opcode: Opcode, payload: bytes, *, masked: bool, fin: bool = True) -> bytes:
@@ -100,11 +101,31 @@ def test_read_of_tiny_frames_is_the_last_that_is_read(masked: bool, opcode: Opco
     seen = Seen()
     seen.tap.feed(sent(Opcode.TEXT, b"one", masked=masked))
     most = sent(opcode, b"", masked=masked) * MOST_FRAMES
-    assert seen.tap.feed(most) == most and not seen.has_stopped
+    assert seen.tap.feed(most) == most and not seen.n_passed
     n_calls, more = seen.n_calls, sent(opcode, b"", masked=masked) * 9000
-    assert seen.tap.feed(more) == more and seen.has_stopped
+    assert seen.tap.feed(more) == more and seen.n_passed == 1
     assert seen.n_calls - n_calls <= MOST_FRAMES
     n_messages = len(seen.messages)
     last = sent(Opcode.TEXT, b"last", masked=masked)
     assert seen.tap.feed(last) == last and len(seen.messages) == n_messages
     assert repr(seen.tap) == "<MessageTap held=0 off>"
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("size", [10, 200])
+@pytest.mark.parametrize("cut", [0, 1, 5, 40])
+def test_message_in_too_many_fragments_is_passed_over_and_the_next_is_read(masked: bool, size: int, cut: int) -> None:
+    """In one read; what ends there, and what goes on behind it. cut: bytes that come in the next read."""
+    part = sent(Opcode.CONT, b"x" * size, masked=masked, fin=False)
+    many = sent(Opcode.TEXT, b"", masked=masked, fin=False) + part * (MOST_FRAMES + 100)
+    many += sent(Opcode.CONT, b"x", masked=masked)
+    seen = Seen(10**6)
+    wire = many + sent(Opcode.TEXT, b"between" * 100, masked=masked)
+    at = len(wire) - cut
+    passed = seen.tap.feed(wire[:at]) + seen.tap.feed(wire[at:])
+    assert passed == wire and seen.n_passed == 1
+    seen.tap.feed(sent(Opcode.TEXT, b"next", masked=masked))
+    assert seen.messages[-1] == b"next" and set(seen.messages) <= {b"next", b"between" * 100}
+    # What goes on in the next read was not passed over as a whole: it is read.
+    assert len(seen.messages) == (2 if cut else 1)
+    assert seen.n_held == 0

@@ -63,6 +63,13 @@ def test_rates_are_of_the_last_two_readings() -> None:
     assert "up 2 h" in text
 
 
+def test_first_reading_tells_no_rates() -> None:
+    """A gateway under load is not shown as one that does nothing."""
+    text = "\n".join(shown(reading(10, requests={"ok": 1000}, states={"a": "in"}, attempts={("a", "ok"): 9})))
+    assert "requests     -   - failed" in text and "in -   out -" in text and "0/s" not in text
+    assert re.search(r"(?m)^a +in use +0 +- ", text)
+
+
 def test_quantiles_are_of_what_came_lately() -> None:
     """A slow hour before is no matter any more."""
     before = reading(0, requests={}, times=[0.05] * 500)

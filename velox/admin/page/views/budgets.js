@@ -16,7 +16,7 @@ const amount = (row, name) => (row.unit === "usd" ? dollars(row[name]) : count(r
 
 const COLUMNS = [
     { name: "of", text: true, cell: (row) => html`${row.scope} <strong>${row.name || row.id}</strong>` },
-    { name: "budget", text: true, cell: (row) => row.budget },
+    { name: "budget", line: true, cell: (row) => row.budget },
     { name: "window", cell: (row) => row.window },
     {
         name: "used",

@@ -74,8 +74,9 @@ export function Overview({ feed }) {
     const of = (name) => feed.history.map((each) => each[name]);
     const times = feed.history.map((each) => each.at_s);
     const finished = (last.ok ?? 0) + (last.failed ?? 0);
-    const states = sumBy(now.figures, "velox_upstream_state", "state");
-    const out = (states.get("out") ?? 0) + (states.get("resting") ?? 0);
+    // Each worker counts for itself: a server is out of use where one of them does without it.
+    const without = ["out", "resting"].flatMap((state) => [...sumBy(now.figures, "velox_upstream_state", "origin", { state })]);
+    const out = new Set(without.filter(([, n]) => n).map(([origin]) => origin)).size;
     const tiles = [
         ["Requests", rate(finished), "/s"],
         ["Failed", percent(finished ? last.failed / finished : 0), "", last.failed > 0 ? "bad" : ""],

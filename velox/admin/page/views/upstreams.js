@@ -60,6 +60,7 @@ function HeatMap({ upstream, columns }) {
         { name: "attempts, last 5 minutes", number: true, cell: ([, number]) => count(number) },
     ];
     return html`<figure><figcaption>${upstream}: time to the first byte, slow at the top, the last 5 minutes from left to right</figcaption>
+        ${!total.some(([, number]) => number) && html`<p class="soft">No first byte in this time.</p>`}
         <canvas class="heat" ref=${place} aria-hidden="true" data-dark=${isDark}></canvas>
         <details><summary>As a table</summary><${Table} caption=${`First bytes of ${upstream}`} columns=${names} rows=${total.filter(([, number]) => number)} rowKey=${([bound]) => bound} /></details>
     </figure>`;
