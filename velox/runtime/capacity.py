@@ -146,9 +146,10 @@ _MIB: Final = 1024 * 1024
 # Interpreter, modules, shared memory: 33 MiB measured, 45 with dialects, clouds, TLS and a ledger; and what the
 # allocator keeps for later.
 _PROCESS: Final = 48 * _MIB
-# A TLS context with the system's authorities: 0.8 MiB measured, of 144 of them. A member has two
-# (runtime/upstreams/members.py).
+# A TLS context with the system's authorities: 0.8 MiB measured, of 144 of them. All members that show the same
+# certificate share two (net/upstream/tls.py), and each has two of its own without them: 13 KiB measured.
 _AUTHORITIES: Final = 1 * _MIB
+_CONTEXTS: Final = 2 * 16 * _KIB
 # Heads that were remembered, with their plans and templates (protocol/heads/memory.py, gateway/front/intake.py,
 # forward.py): 27 MiB measured, of 9,000 callers that each send 60 fields of their own to eight upstreams.
 _REMEMBERED: Final = 40 * _MIB
@@ -299,12 +300,11 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         n_warm = sum(entry.connections * len(entry.origins) for entry in settings.upstreams)
         n_connections = min(upstream, n_warm + -(-exchanges // _STREAMS_UPSTREAM))
         rows.append(MemoryRow("connections to the upstream", _UPSTREAM_HTTP2, n_connections))
-    n_trusting = sum(
-        2 * (origin.scheme == "https" and entry.ca_file is None)
-        for entry in settings.upstreams
-        for origin in entry.origins
-    )
-    rows.append(MemoryRow("authorities that upstreams are checked by", _AUTHORITIES, n_trusting))
+    secured = [entry for entry in settings.upstreams for origin in entry.origins if origin.scheme == "https"]
+    trusting = [entry for entry in secured if entry.ca_file is None]
+    shared = {(http2, entry.cert_file, entry.key_file) for entry in trusting for http2 in (entry.http2, "off")}
+    rows.append(MemoryRow("authorities that upstreams are checked by", _AUTHORITIES, len(shared)))
+    rows.append(MemoryRow("TLS contexts of upstreams", _CONTEXTS, len(secured)))
     rows.append(MemoryRow("keys of clients", _KEY, len(settings.api_keys)))
     has_places = sum(max(1, len(entry.keys)) for entry in settings.upstreams) > 1
     if has_places or len({key.caller_name for key in settings.api_keys}) > 1:

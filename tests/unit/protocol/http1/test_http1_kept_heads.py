@@ -213,6 +213,7 @@ RULES = [HeaderRules(), HeaderRules(set=((b"x-request-id", b"ours"),)), HeaderRu
 
 # Looked for in each request by itself; of replies; no names of fields.
 ONLY_PASS = {b"anthropic-beta", b"openai-beta", b"idempotency-key", b"x-goog-upload-command"}
+ONLY_PASS |= {b"x-idempotency-key"}  # joining.py looks for both in each request's own head
 ONLY_PASS |= {b"alt-svc", b"cache-control", b"content-disposition", b"content-language", b"content-md5", b"x-gzip"}
 ONLY_PASS |= {b"last-modified", b"retry-after", b"retry-after-ms", b"set-cookie", b"www-authenticate"}
 # Of replies; of a request one is looked for with its body (ownership.py), in its own head.
