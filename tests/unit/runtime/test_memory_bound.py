@@ -159,18 +159,21 @@ def test_websockets_that_are_answered_here_count(tmp_path: Path) -> None:
     assert not passed["conversations of WebSockets"].n_bytes and not passed["more replies of WebSockets"].n_bytes
 
 
-def test_authorities_of_the_system_count_for_each_origin_that_is_checked_by_them(tmp_path: Path) -> None:
-    """Two contexts each; a file of one's own takes next to nothing."""
+def test_authorities_of_the_system_count_once_for_all_who_share_them(tmp_path: Path) -> None:
+    """One for requests and one for WebSockets, however many origins; a file of one's own takes next to nothing."""
     file, own = tmp_path / "velox.yaml", tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(own)
-    rows = []
-    for upstream in ("origin: [https://a, https://b]", f"origin: [https://a, https://b], ca_file: {own}"):
-        file.write_text(f"upstreams: [{{name: a, {upstream}}}]")
+    found = []
+    for more in ("", ", http2: 'off'", f", ca_file: {own}"):
+        upstreams = [f"{{name: {name}, origin: [https://a, https://b], key: none{more}}}" for name in "ab"]
+        file.write_text(f"upstreams: [{', '.join(upstreams)}]\nroutes: [{{name: r, to: a}}]")
         environ = {name: value for name, value in SMALL.items() if name != "VELOX_UPSTREAM_ORIGIN"}
         settings = load({**environ, "VELOX_CONFIG": str(file)}, cores=1, memory_bytes=0)
-        rows += [row for row in memory_of(settings, PLENTY).rows if row.what.startswith("authorities")]
+        rows = {row.what: row for row in memory_of(settings, PLENTY).rows}
+        assert rows["TLS contexts of upstreams"].n_bytes == 4 * 32 * 1024
+        found.append(rows["authorities that upstreams are checked by"].n_bytes)
 
-    assert [row.n_bytes for row in rows] == [4 * MIB, 0]
+    assert found == [2 * MIB, MIB, 0]
 
 
 def test_bound_counts_only_connections_that_there_are_descriptors_for() -> None:
