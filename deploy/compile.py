@@ -398,4 +398,8 @@ def _copy_checkout(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    # Not by sys.exit(): mypy is compiled itself, and once its end went round in the collector for ever.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
