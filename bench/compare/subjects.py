@@ -35,8 +35,8 @@ _FEATURES: Final = (
 )
 
 _EVERYTHING: Final = (
-    "client keys (101), rpm and tpm for each, ledger in SQLite, a budget for each key and one for the gateway, "
-    "metrics, upstream key; access log at its default"
+    "client keys (101), rpm and tpm for each, ledger in SQLite, prices, a budget in dollars for each key and "
+    "one for the gateway, metrics, upstream key; access log at its default"
 )
 
 _Upstream: TypeAlias = Literal["http1", "http2", "tls"]
