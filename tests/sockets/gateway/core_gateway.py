@@ -247,6 +247,7 @@ class ScriptedStream:
     def __init__(self, upstream: ScriptedUpstream, sink: ReplySink) -> None:
         self._upstream: Final = upstream
         self._sink: ReplySink | None = sink
+        self.is_paused = False
         upstream.n_open += 1
 
     @property
@@ -265,9 +266,11 @@ class ScriptedStream:
             self._end()
         sink.on_reply(*step)
 
-    def pause(self) -> None: ...
+    def pause(self) -> None:
+        self.is_paused = True
 
-    def resume(self) -> None: ...
+    def resume(self) -> None:
+        self.is_paused = False
 
     def cancel(self) -> None:
         self._end()

@@ -107,10 +107,11 @@ class JoinedCall:
     def n_unread(self, *, is_read: bool) -> int:
         """Return how many bytes the upstream should wait for: as many as the slowest follower that reads has to read.
 
-        is_read: somebody else reads it. Where nobody does: as many as the first of them lacks.
+        is_read: somebody else reads it. Where nobody does: as many as the first of them lacks. Of a reply that is no
+        stream followers get nothing before it is whole: to wait for them would be to wait for ever.
         """
         followers = self._followers
-        if not followers:
+        if not followers or not (self.is_sse or self.is_whole):
             return 0
         reading = [each.at for each in followers if not each.is_stalled]
         end = self._start + len(self._data)

@@ -26,6 +26,8 @@ from velox.types import ANYONE
 
 BODY: Final = b'{"model":"m","messages":[],"stream":true,"temperature":0}'
 EQUAL: Final = JoinRule()
+PLAIN_BODY: Final = b'{"model":"m","messages":[],"temperature":0}'
+PLAIN_HEAD: Final = ReplyHead.of(200, [(b"content-type", b"application/json")], None)
 HEAD: Final = ReplyHead.of(200, [(b"content-type", b"text/event-stream")], None)
 WORD: Final = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 DONE: Final = b"data: [DONE]\n\n"
@@ -237,6 +239,30 @@ def test_follower_that_is_paused_goes_on_where_it_was() -> None:
             slow.client_resumed()
             await made.ended()
             assert body_of(client) == WORD * 10 + DONE
+            made.check_nothing_is_left()
+
+    run(main)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_long_reply_that_is_no_stream_goes_on_though_nobody_reads_of_it_yet(leaves: bool) -> None:
+    async def main() -> None:
+        with bench() as made:
+            leader, had = made.submit(body=PLAIN_BODY)
+            _, client = made.submit(body=PLAIN_BODY)
+            await made.opened()
+            stream = made.upstream.streams[0]
+            stream.play((PLAIN_HEAD, b"x", False))
+            if leaves:
+                leader.client_gone()
+            for _ in range(12):
+                stream.play((None, b"x" * 65_536, False))
+                await asyncio.sleep(0)
+                assert not stream.is_paused
+            stream.play((None, b"x", True))
+            await made.ended()
+            assert body_of(client) == b"x" * (12 * 65_536 + 2)
+            assert leaves or body_of(had) == body_of(client)
             made.check_nothing_is_left()
 
     run(main)

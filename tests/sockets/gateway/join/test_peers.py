@@ -108,12 +108,13 @@ def test_call_is_followed_from_its_first_byte_and_both_ends_are_left_empty() -> 
     run(main)
 
 
+@pytest.mark.parametrize("is_sse", [True, False])
 @pytest.mark.parametrize("n_bytes", [10, 900_000])
-def test_answer_that_is_whole_already_is_had_by_all_that_ask_at_once(n_bytes: int) -> None:
+def test_answer_that_is_whole_already_is_had_by_all_that_ask_at_once(n_bytes: int, is_sse: bool) -> None:
     async def main() -> None:
         async with two() as (has, asks):
             call = has.begin(name=NAME)
-            call.begin(HEAD, is_sse=True)
+            call.begin(HEAD, is_sse=is_sse)
             call.feed(b"x" * n_bytes, True)
 
             async def one() -> bytes | FollowerAlone:

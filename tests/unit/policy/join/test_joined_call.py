@@ -175,6 +175,19 @@ def test_upstream_waits_for_those_that_read_and_not_for_those_that_do_not() -> N
     assert call.n_unread(is_read=False) == 100, "as much as the first of them lacks"
 
 
+def test_upstream_waits_for_nobody_while_a_reply_that_is_no_stream_is_not_whole() -> None:
+    """Nobody can read of it: who waits for readers then waits for ever."""
+    call = begun(table())
+    reader = Reader(call)
+    call.begin(JSON, is_sse=False)
+    call.feed(b"x" * 100, False)
+    assert reader.read().head is None
+    assert (call.n_unread(is_read=True), call.n_unread(is_read=False)) == (0, 0)
+    call.feed(b"", True)
+    assert (call.n_unread(is_read=True), reader.read().data) == (100, b"x" * 100)
+    call.close()
+
+
 def test_call_goes_on_without_its_leader_while_somebody_follows_or_may_retry() -> None:
     told: list[bool] = []
     call = begun(table())
