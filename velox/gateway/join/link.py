@@ -9,6 +9,7 @@ Knows: which frame follows which, and who waits for whom. Does not know: how a w
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -32,6 +33,10 @@ __all__ = ["LinkClient", "LinkServer"]
 _REASONS: Final = {reason.code: reason for reason in Reason}
 # Who has asked joins at once; or it has left, and nobody else came.
 _UNUSED_S: Final = 1.0
+# Who connects asks at once.
+_ASKED_S: Final = 1.0
+# What is held of a reply that nobody has joined yet.
+_MOST_WAITING: Final = 64 * 1024
 # As in led_call.py: of what is to be read, from which on the other worker waits.
 _HELD_FROM: Final = 4
 
@@ -39,11 +44,22 @@ _HELD_FROM: Final = 4
 class LinkServer(asyncio.Protocol):
     """find: returns the call that a question is for, None where there is none. Raises VeloxError for a mismatch.
 
-    on_end: called once the connection is lost.
+    trusts: says whether the process at the other end may ask. follows: somebody at the other end gets a reply, until
+    the connection is lost. on_end: called once it is.
     """
 
-    def __init__(self, find: Callable[[Question], JoinedCall | None], on_end: Callable[[LinkServer], None]) -> None:
+    def __init__(
+        self,
+        find: Callable[[Question], JoinedCall | None],
+        trusts: Callable[[socket.socket], bool],
+        loop: asyncio.AbstractEventLoop,
+        on_end: Callable[[LinkServer], None],
+    ) -> None:
         self._find: Final = find
+        self._trusts: Final = trusts
+        self._loop: Final = loop
+        self._timer: asyncio.TimerHandle | None = None  # until it has asked
+        self.follows = False
         self._on_end: Final = on_end
         self._asked = bytearray()
         self._transport: asyncio.Transport | None = None
@@ -53,7 +69,11 @@ class LinkServer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]  # uvloop's have no base class
+        if self._trusts(transport.get_extra_info("socket")):
+            self._transport = transport  # type: ignore[assignment]  # uvloop's have no base class
+            self._timer = self._loop.call_later(_ASKED_S, self.close)
+        else:
+            transport.abort()  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
         transport = self._transport
@@ -62,6 +82,7 @@ class LinkServer(asyncio.Protocol):
         self._asked += data
         if len(self._asked) < QUESTION_BYTES:
             return
+        self._stop_timer()
         question = read_question(bytes(self._asked[:QUESTION_BYTES]))
         kind = FrameKind.NONE
         call = None
@@ -75,6 +96,7 @@ class LinkServer(asyncio.Protocol):
             transport.close()
             return
         transport.write(frame_bytes(FrameKind.JOINED))
+        self.follows = True
         self._call = call
         self._follower = call.join(self._pump)
         self._pump()
@@ -92,6 +114,8 @@ class LinkServer(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
+        self.follows = False
+        self._stop_timer()
         self._leave()
         self._on_end(self)
 
@@ -99,6 +123,11 @@ class LinkServer(asyncio.Protocol):
         """The worker stops."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _pump(self) -> None:
         """Send what there is."""
@@ -157,6 +186,9 @@ class LinkClient(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._call: JoinedCall | None = None
         self._is_held = False
+        self._is_full = False  # of what nobody has joined yet
+        self._is_closed = False
+        self.is_over = False  # the connection is lost
         self._waits = False  # for the first one to join
         self._is_lost = False  # while it waits
         self._timer: asyncio.TimerHandle | None = None  # until somebody must have joined
@@ -165,11 +197,22 @@ class LinkClient(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's have no base class
         assert self._transport is not None
+        if self._is_closed:
+            self._transport.abort()
+            return
         self._transport.write(question_bytes(self._question))
+
+    @property
+    def follows(self) -> bool:
+        """True while there is a call that it feeds."""
+        return self._call is not None
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         self._read()
+        if self._waits and not self._is_full and self._reader.n_bytes > _MOST_WAITING and self._transport is not None:
+            self._is_full = True
+            self._transport.pause_reading()
 
     def _read(self) -> None:
         """Take all that has come, once somebody has joined."""
@@ -178,12 +221,17 @@ class LinkClient(asyncio.Protocol):
                 self._take(frame.kind, frame.data)
         except ValueError:
             self.close()
+        if self._is_full and not self._waits:
+            self._is_full = False
+            if not self._is_held:
+                self._resume()
         if self._is_lost and not self._waits:
             self._is_lost = False
             self._lose()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
+        self.is_over = True
         if self._waits:  # all may have come already, and is read when somebody has joined
             self._is_lost = True
             return
@@ -198,7 +246,8 @@ class LinkClient(asyncio.Protocol):
         self._on_end(self)
 
     def close(self) -> None:
-        """Nobody follows it any more, or the worker stops."""
+        """Nobody follows it any more, or waits for its answer, or the worker stops."""
+        self._is_closed = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -252,7 +301,8 @@ class LinkClient(asyncio.Protocol):
         if not self._is_held and self._lags(call) and self._transport is not None:
             self._is_held = True
             call.on_read = self._look
-            self._transport.pause_reading()
+            if not self._is_full:
+                self._transport.pause_reading()
 
     def _look(self) -> None:
         call = self._call
@@ -260,8 +310,11 @@ class LinkClient(asyncio.Protocol):
             self._is_held = False
             if call is not None:
                 call.on_read = None
-            if self._transport is not None:
-                self._transport.resume_reading()
+            self._resume()
+
+    def _resume(self) -> None:
+        if self._transport is not None and not self._is_closed:
+            self._transport.resume_reading()
 
     def _lags(self, call: JoinedCall) -> bool:
         part = call.most_bytes // _HELD_FROM

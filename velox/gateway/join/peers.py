@@ -1,7 +1,7 @@
 """The other workers of a gateway, as far as calls are joined: which has a call, and a connection to it.
 
 A worker that joins calls listens on a socket in Linux's abstract namespace, which its kernel has named. Only who knows
-a token is answered there: it is in the shared memory. And only processes of the same user are asked.
+a token is answered there: it is in the shared memory. And only processes of the same user are asked, or heard.
 
 Knows: sockets, and whom to ask. Does not know: which requests may join (joining.py), or what is said (link.py).
 """
@@ -34,17 +34,20 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Peers:
-    """Those of one worker. table: its own calls."""
+    """Those of one worker. table: its own calls. uid: the user whose processes they are; None: this one's."""
 
-    __slots__ = ("_asked", "_index", "_links", "_loop", "_server", "_sock", "_table", "_task", "_token")
+    __slots__ = ("_asked", "_index", "_links", "_loop", "_server", "_sock", "_table", "_task", "_token", "_uid")
 
-    def __init__(self, index: JoinIndex, table: JoinTable, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, index: JoinIndex, table: JoinTable, loop: asyncio.AbstractEventLoop, *, uid: int | None = None
+    ) -> None:
+        self._uid: Final = os.geteuid() if uid is None else uid
         self._index: Final = index
         self._table: Final = table
         self._loop: Final = loop
         self._token: Final = secrets.token_bytes(TOKEN_BYTES)
         self._links: Final[set[LinkServer | LinkClient]] = set()
-        self._asked: Final[dict[tuple[Wanted, bytes], asyncio.Future[FrameKind]]] = {}
+        self._asked: Final[dict[tuple[Wanted, bytes, bytes | None], asyncio.Future[FrameKind]]] = {}
         self._server: asyncio.Server | None = None
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.bind(b"")  # the kernel names it (unix(7), autobind)
@@ -60,8 +63,8 @@ class Peers:
 
     @property
     def n_links(self) -> int:
-        """Connections to other workers, either way."""
-        return len(self._links)
+        """Connections to other workers over which calls are followed, either way."""
+        return sum(each.follows for each in self._links)
 
     def close(self) -> None:
         """The worker stops."""
@@ -94,7 +97,7 @@ class Peers:
         """Have a call of another worker followed by one of the own table, which begin() makes. Requests that ask for
         the same call wait for one answer.
         """
-        asked = (wanted, name or key)
+        asked = (wanted, key, name)  # of another body with this name, the answer is another one
         before = self._asked.get(asked)
         if before is not None:
             return await asyncio.shield(before)
@@ -112,29 +115,42 @@ class Peers:
 
     async def _ask(self, place: JoinPlace, question: Question, begin: Callable[[], JoinedCall | None]) -> FrameKind:
         link = LinkClient(question, begin, self._loop, self._links.discard)
+        self._links.add(link)  # first: it may be lost before it is known that there is one
         try:
             async with asyncio.timeout(_ANSWER_S):
-                sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                try:
-                    sock.setblocking(False)
-                    sock.connect(place.name)
-                    if not _is_own(sock):
-                        raise ConnectionError("another user listens there")
-                    await self._loop.create_connection(lambda: link, sock=sock)
-                except BaseException:
-                    sock.close()
-                    raise
-                self._links.add(link)
+                await self._connect(place, link)
                 return await link.answered
         except (OSError, TimeoutError):
-            link.close()
             return FrameKind.NONE
+        finally:
+            if link.answered.cancelled() or not link.answered.done():
+                link.close()
+                self._links.discard(link)
+
+    async def _connect(self, place: JoinPlace, link: LinkClient) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            sock.connect(place.name)
+            if not self._is_own(sock):
+                raise ConnectionError("another user listens there")
+        except BaseException:
+            sock.close()
+            raise
+        is_there = False
+        try:
+            await self._loop.create_connection(lambda: link, sock=sock)
+            is_there = not link.is_over
+        finally:
+            if not is_there:
+                # The loop has closed its descriptor: by now, that number may be another connection's.
+                sock.detach()
 
     async def _serve(self) -> None:
         self._server = await self._loop.create_unix_server(self._server_link, sock=self._sock)
 
     def _server_link(self) -> LinkServer:
-        link = LinkServer(self._find, self._links.discard)
+        link = LinkServer(self._find, self._is_own, self._loop, self._links.discard)
         self._links.add(link)
         return link
 
@@ -149,15 +165,14 @@ class Peers:
             return table.find_retry(question.key)
         return None if question.name is None else table.find_named(question.name, question.key)
 
+    def _is_own(self, sock: socket.socket) -> bool:
+        """Say whether the other end is of a process of the same user."""
+        told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(told)[1]) == self._uid
+
     def _drop(self, digests: tuple[bytes, ...]) -> None:
         for each in digests:
             self._index.drop(each)
-
-
-def _is_own(sock: socket.socket) -> bool:
-    """Say whether the other end is of a process of the same user."""
-    told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(told)[1]) == os.geteuid()
 
 
 def _then(first: Callable[[], None], then: Callable[[], None] | None) -> None:

@@ -101,6 +101,11 @@ class FrameReader:
     def __init__(self) -> None:
         self._data = bytearray()
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that are held: of frames that were not taken."""
+        return len(self._data)
+
     def feed(self, data: bytes) -> None:
         """Take what has come."""
         self._data += data

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
+import os
 import socket
 from collections.abc import AsyncIterator
 from typing import Final
@@ -13,12 +15,21 @@ import pytest
 
 from tests.sockets.gateway.core_attempts import run
 from velox.errors import Reason, VeloxError
+from velox.gateway.join.link import LinkClient
 from velox.gateway.join.peers import Peers
 from velox.heads import ReplyHead
-from velox.policy.join.frames import QUESTION_BYTES, FrameKind, Question, Wanted, question_bytes
+from velox.policy.join.frames import (
+    QUESTION_BYTES,
+    FrameKind,
+    Question,
+    Wanted,
+    frame_bytes,
+    head_bytes,
+    question_bytes,
+)
 from velox.policy.join.joined_call import CALL_BYTES, FollowerAlone, JoinedCall, JoinedPiece
 from velox.policy.join.table import JoinBounds, JoinTable
-from velox.shm.join_index import JoinIndex, JoinMemory
+from velox.shm.join_index import JoinIndex, JoinMemory, JoinPlace
 
 KEY: Final = bytes(range(32))
 NAME: Final = bytes(range(32, 64))
@@ -27,10 +38,10 @@ CUT: Final = VeloxError(Reason.UPSTREAM_RESET, "gone")
 
 
 class Worker:
-    def __init__(self, memory: JoinMemory, block: int, all_bytes: int = 1 << 24) -> None:
+    def __init__(self, memory: JoinMemory, block: int, all_bytes: int = 1 << 24, uid: int | None = None) -> None:
         self.table: Final = JoinTable(JoinBounds(1 << 20, all_bytes))
         self.index: Final = JoinIndex(memory, block)
-        self.peers: Final = Peers(self.index, self.table, asyncio.get_running_loop())
+        self.peers: Final = Peers(self.index, self.table, asyncio.get_running_loop(), uid=uid)
 
     def begin(self, key: bytes = KEY, name: bytes | None = None) -> JoinedCall:
         call = self.table.begin("a", key, name, may_retry=True)
@@ -76,7 +87,7 @@ async def two() -> AsyncIterator[tuple[Worker, Worker]]:
     try:
         yield has, asks
         async with asyncio.timeout(30):
-            while has.peers.n_links or asks.peers.n_links:
+            while has.peers._links or asks.peers._links:
                 await asyncio.sleep(0)
         assert (has.table.n_taken, asks.table.n_taken) == (0, 0)
     finally:
@@ -233,6 +244,153 @@ def test_stranger_learns_nothing() -> None:
     run(main)
 
 
+async def stranger(place: JoinPlace) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    sock.connect(place.name)
+    return await asyncio.open_unix_connection(sock=sock)
+
+
+def test_process_of_another_user_is_not_heard() -> None:
+    """Even where it knows the token. This one stands for it: the worker is told that it is itself another user's."""
+
+    async def main() -> None:
+        memory = JoinMemory(4)
+        has, asks = Worker(memory, 0, uid=os.geteuid() + 1), Worker(memory, 3)
+        call = has.begin()
+        (place,) = asks.peers.find(Wanted.EQUAL, KEY, None)
+        reader, writer = await stranger(place)
+        with contextlib.suppress(ConnectionError):
+            writer.write(question_bytes(Question(place.token, Wanted.EQUAL, KEY, None)))
+            assert await reader.read() == b""
+        writer.close()
+        while has.peers._links:
+            await asyncio.sleep(0)
+        assert call.n_joined == 0
+        call.close()
+        call.fail(CUT)
+        has.peers.close()
+        asks.peers.close()
+        await asyncio.sleep(0)
+
+    run(main)
+
+
+def test_who_connects_and_asks_nothing_is_not_waited_for_and_dropped() -> None:
+    async def main() -> None:
+        async with two() as (has, asks):
+            call = has.begin()
+            (place,) = asks.peers.find(Wanted.EQUAL, KEY, None)
+            reader, writer = await stranger(place)
+            writer.write(place.token)  # not all of a question
+            while not has.peers._links:
+                await asyncio.sleep(0)
+            assert has.peers.n_links == 0, "it follows nothing"
+            async with asyncio.timeout(30):
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+            writer.close()
+            assert await asks.join() is FrameKind.JOINED
+            assert (has.peers.n_links, asks.peers.n_links) == (1, 1)
+            Reader(asks.table.find_equal(KEY)).follower.leave()
+            call.close()
+            call.fail(CUT)
+
+    run(main)
+
+
+@pytest.mark.parametrize("end", ["at once", "cancelled"])
+def test_links_that_are_lost_before_they_are_answered_are_let_go(end: str) -> None:
+    async def main() -> None:
+        async with two() as (_, asks):
+            other = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            other.bind(b"")
+            other.listen(100)
+            place = JoinPlace(other.getsockname(), bytes(16))
+            for _each in range(50):
+                asking = asyncio.ensure_future(asks.peers.join([place], Wanted.EQUAL, KEY, None, lambda: None))
+                while not asks.peers._links:
+                    await asyncio.sleep(0)
+                taken, _ = other.accept()
+                with taken:
+                    if end == "cancelled":
+                        taken.setblocking(False)
+                        await asyncio.get_running_loop().sock_recv(taken, QUESTION_BYTES)
+                        asking.cancel()
+                        with pytest.raises(asyncio.CancelledError):
+                            await asking
+                        await asyncio.sleep(0)
+                        taken.settimeout(30)
+                        assert taken.recv(1) == b"", "nobody holds it open any more"
+                if end == "at once":
+                    assert await asking is FrameKind.NONE
+                async with asyncio.timeout(30):
+                    while asks.peers._links:
+                        await asyncio.sleep(0)
+            other.close()
+
+    run(main)
+
+
+def test_same_name_with_another_body_at_the_same_time_has_an_answer_of_its_own() -> None:
+    async def main() -> None:
+        async with two() as (has, asks):
+            call = has.begin(name=NAME)
+            wrong = asks.join(Wanted.NAMED, key=b"k" * 32, name=NAME)
+            right = asks.join(Wanted.NAMED, name=NAME)
+            assert await asyncio.gather(wrong, right) == [FrameKind.MISMATCH, FrameKind.JOINED]
+            Reader(asks.table.find_named(NAME, KEY)).follower.leave()
+            call.close()
+            call.fail(CUT)
+
+    run(main)
+
+
+class FakeTransport(asyncio.Transport):
+    """Says whether more may come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = True
+
+    def write(self, data: object) -> None: ...
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def abort(self) -> None: ...
+
+
+def test_reply_that_nobody_has_joined_yet_waits_at_the_other_worker() -> None:
+    async def main() -> None:
+        table = JoinTable(JoinBounds(1 << 20, 1 << 24))
+        question = Question(bytes(16), Wanted.EQUAL, KEY, None)
+        begin = functools.partial(table.begin, "a", KEY, None, may_retry=False)
+        link = LinkClient(question, begin, asyncio.get_running_loop(), lambda _: None)
+        transport = FakeTransport()
+        link.connection_made(transport)
+        link.data_received(frame_bytes(FrameKind.JOINED) + head_bytes(HEAD, is_sse=True))
+        n_sent = 0
+        while transport.reads:
+            assert n_sent < 256 * 1024
+            link.data_received(frame_bytes(FrameKind.DATA, b"x" * 10_000))
+            n_sent += 10_000
+        reader = Reader(table.find_equal(KEY))
+        while not transport.reads:
+            await asyncio.sleep(0)
+        link.data_received(frame_bytes(FrameKind.END))
+        assert await reader.read() == b"x" * n_sent
+        link.connection_lost(None)
+        call = table.find_equal(KEY)
+        if call is not None:
+            call.close()
+
+    run(main)
+
+
 def test_worker_that_is_gone_or_stands_still_is_no_answer() -> None:
     async def main() -> None:
         async with two() as (has, asks):
@@ -266,7 +424,7 @@ def test_links_are_no_garbage() -> None:
             call.feed(b"all", True)
             assert await reading == b"all"
             call.close()
-            while asks.table.n_taken or asks.peers.n_links or has.peers.n_links:
+            while asks.table.n_taken or asks.peers._links or has.peers._links:
                 await asyncio.sleep(0.01)
             del call, reading
 
