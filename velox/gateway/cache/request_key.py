@@ -38,10 +38,12 @@ ANSWERS_BOUNDS: Final = KeyBounds(LONGEST_BODY, MOST_OBJECTS)
 
 
 class RequestKey(NamedTuple):
-    """key: 32 bytes. partition: who shares answers with its caller. is_sampled: its answers differ by chance."""
+    """key: 32 bytes. body: as many, of its body alone. partition: who shares answers with its caller. is_sampled: its
+    answers differ by chance."""
 
     partition: str
     key: bytes
+    body: bytes
     is_sampled: bool
 
 
@@ -90,11 +92,12 @@ class RequestKeys:
         partition = partition_of(scope, plan.caller)
         parts = [partition.encode(), self._account(route), head.target, *more]
         parts += telling_headers(head.headers, with_credentials=not self._requires_keys)
-        return RequestKey(partition, cache_key([*parts, b"", text]), why is not None)
+        digest = cache_key([text])
+        return RequestKey(partition, cache_key([*parts, b"", digest]), digest, why is not None)
 
     def name_of(self, head: RequestHead, plan: RequestPlan, name: bytes) -> bytes:
         """Return what stands for a name that a caller has given to a request."""
-        own = [] if self._requires_keys else credentials(head.headers)
+        own = [] if self._requires_keys else [*credentials(head.headers), head.target.partition(b"?")[2]]
         return cache_key([partition_of(CacheScope.KEY, plan.caller).encode(), *own, b"", name])
 
     def _account(self, route: RouteParts) -> bytes:

@@ -115,7 +115,7 @@ class ResponseCache:
         request = self._keys.key_of(head, plan, body, route, rule.scope, sampled=rule.sampled)
         if request is None:
             return _bypassed(control)
-        partition, key, _ = request
+        partition, key = request.partition, request.key
         if not control.no_cache:
             found = self._find(partition, key, min(rule.ttl_s, control.max_age_s))
             if found is not None:

@@ -19,15 +19,22 @@ __all__ = ["Following"]
 class Following:
     """One request that follows a call."""
 
-    __slots__ = ("_follower", "_loop", "_waits")
+    __slots__ = ("_call", "_follower", "_loop", "_waits")
 
     def __init__(self, call: JoinedCall, loop: asyncio.AbstractEventLoop) -> None:
         self._loop: Final = loop
+        self._call: Final = call
         self._waits: asyncio.Future[None] | None = None
         self._follower: Final[Follower] = call.join(self.wake)
+        self._follower.stall(True)  # until its turn has come: nobody waits for it
 
     def __repr__(self) -> str:
         return f"<Following {self._follower!r}>"
+
+    @property
+    def can_join_again(self) -> bool:
+        """True where its call goes on without it, and a retry finds it."""
+        return self._call.is_open and (self._call.may_retry or self._call.has_leader or self._call.n_followers > 1)
 
     def wake(self) -> None:
         """There may be more to write, or the client takes more."""

@@ -27,7 +27,7 @@ from velox.policy.cache.rules import CacheScope
 from velox.policy.join.frames import FrameKind, Wanted
 from velox.policy.join.joined_call import JoinedCall
 from velox.policy.join.rules import JoinRule
-from velox.policy.join.table import JoinTable, mismatch
+from velox.policy.join.table import JoinTable, join_key, mismatch
 from velox.protocol.reply_body import CodingError, plain_reply
 from velox.shm.join_index import JoinPlace
 from velox.types import ApiKind
@@ -37,10 +37,13 @@ __all__ = ["JOINED", "JoinLookup", "Joining"]
 JOINED: Final[Headers] = [(b"x-velox-join", b"joined")]
 # An agent's conversation is long, and just its calls are. What is longer takes a thread tens of milliseconds.
 _BOUNDS: Final = KeyBounds(1024 * 1024, 20_000)
-# As much as is read at once in the loop.
-_LONG: Final = 64 * 1024
+# As much as is read at once in the loop: of nothing but objects, a kilobyte takes a millisecond.
+_LONG: Final = 4 * 1024
+# As much of an answer as is judged at once there, and of one that is compressed at all: that may be of any length.
+_JUDGED: Final = 32 * 1024
 _CONTROL: Final = b"cache-control"
 _CODINGS: Final = b"accept-encoding"
+_CODING: Final = b"content-encoding"
 _NAMES: Final = frozenset({b"idempotency-key", b"x-idempotency-key"})
 _RETRY_COUNT: Final = b"x-stainless-retry-count"
 
@@ -92,9 +95,10 @@ class Joining:
                 return None
         codings = [value for name, value in head.headers if name == _CODINGS]
         sampled = rule.sampled or rule.retries
-        return self._keys.key_of(
+        found = self._keys.key_of(
             head, plan, body, route, CacheScope.KEY, _BOUNDS, sampled=sampled, more=(b"join", *codings)
         )
+        return None if found is None else found._replace(key=join_key(found.key, found.body))
 
     def look_up(
         self,
@@ -110,7 +114,7 @@ class Joining:
             return _ALONE
         given: list[bytes] = []
         if rule.retries:
-            given = [value for field, value in head.headers if field in _NAMES]
+            given = [value for field, value in head.headers if field in _NAMES and value]
         name = self._keys.name_of(head, plan, b",".join(given)) if given else None
         may_share = rule.equal and (rule.sampled or not key.is_sampled)
         wanted = _wanted(plan, rule, may_share=may_share, has_name=name is not None)
@@ -128,6 +132,8 @@ class Joining:
         may_retry = rule.retries and (bool(given) or any(field == _RETRY_COUNT for field, _ in head.headers))
         if not (may_share or may_retry):
             return _ALONE
+        if name is not None and self._table.has_name(name):
+            name = None  # of the same body in a request that differs otherwise: that one keeps it
         call = self._table.begin(key.partition, key.key, name, may_retry=may_retry)
         if call is None:
             return _ALONE
@@ -167,12 +173,20 @@ class Joining:
 
         Where its client has had all of it, only the same Idempotency-Key tells a retry from another request.
         """
-        head = call.head
-        if head is None or not call.may_retry or (call.has_leader and not has_name) or not _is_good(api, head, call):
+        head, body = call.head, call.reply
+        if head is None or body is None or not call.may_retry or (call.has_leader and not has_name):
+            return False
+        is_long = len(body) > _JUDGED
+        if is_long and any(field == _CODING for field, _ in head.headers):
+            return False
+        if not is_long and not _is_good(api, head, body, is_sse=call.is_sse):
             return False
         self._table.keep(call, partition)
         timer = self._loop.call_later(keep_s, call.close)
         call.on_closed = partial(_close_both, timer.cancel, call.on_closed)
+        if is_long:  # a retry that comes meanwhile gets what the first client has got
+            judging = self._loop.run_in_executor(None, partial(_is_good, api, head, body, is_sse=call.is_sse))
+            judging.add_done_callback(partial(_judged, call))
         return True
 
 
@@ -181,7 +195,7 @@ def _wanted(plan: RequestPlan, rule: JoinRule, *, may_share: bool, has_name: boo
     found = []
     if has_name:
         found.append(Wanted.NAMED)
-    if rule.retries and plan.terms.retries_itself:
+    elif rule.retries and plan.terms.retries_itself:
         found.append(Wanted.RETRY)
     if may_share:
         found.append(Wanted.EQUAL)
@@ -194,12 +208,15 @@ def _close_both(first: Callable[[], None], then: Callable[[], None] | None) -> N
         then()
 
 
-def _is_good(api: ApiKind | None, head: ReplyHead, call: JoinedCall) -> bool:
-    body = call.reply
-    if body is None:
-        return False
+def _is_good(api: ApiKind | None, head: ReplyHead, body: bytes, *, is_sse: bool) -> bool:
     try:
         _, plain = plain_reply(head.headers, body)
     except CodingError:
         return False
-    return is_good_stream(api, plain) if call.is_sse else is_good_answer(api, plain)
+    return is_good_stream(api, plain) if is_sse else is_good_answer(api, plain)
+
+
+def _judged(call: JoinedCall, judging: asyncio.Future[bool]) -> None:
+    """Keep a long answer no more that is none to be given again."""
+    if judging.cancelled() or judging.exception() is not None or not judging.result():
+        call.close()

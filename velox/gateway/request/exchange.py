@@ -670,8 +670,9 @@ class Exchange(AttemptHost):
         finally:
             self.gateway.rests(-1)
             following.leave()
+            if reply.started:
+                self.was_sent = True  # its place in the limits is used, also if it leaves before the end
         if is_answered:
-            self.was_sent = True  # its place in the limits is used
             return True
         self.reply, self._filters, self._following = None, filters, None
         self.joined = JoinResult.ALONE
@@ -745,7 +746,10 @@ class Exchange(AttemptHost):
             if self._attempting is not None and self.reply is not None:
                 self._attempting.abandon(self.reply)
         if self._led is not None:
-            self._led.ended(error)
+            try:
+                self._led.ended(error)
+            except Exception as exc:  # a bug: the end comes all the same
+                self.recorder.crashed(exc)
         if self._drain is not None:
             self._end_drain(self._drain)
             error = VeloxError(self._gone or Reason.CLIENT_CLOSED, "the client left")
@@ -1641,7 +1645,7 @@ class Exchange(AttemptHost):
         elif not self.reply.started:
             message = f"no reply came within the {self.plan.terms.timeout_s:g} s that the client gave it"
             error = VeloxError(Reason.UPSTREAM_TTFB_TIMEOUT, message)
-            if self._following is not None:
+            if self._following is not None and self._following.can_join_again:
                 error.should_retry = True  # it costs nothing: the retry joins the same call
             if self._led is None or not self._goes_on_for_others(self._led, error.reason, error):
                 self.fail(error)

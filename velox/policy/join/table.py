@@ -20,7 +20,17 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.policy.join.joined_call import CALL_BYTES, JoinedCall, Room
 
-__all__ = ["JoinBounds", "JoinTable", "mismatch"]
+__all__ = ["JoinBounds", "JoinTable", "join_key", "mismatch"]
+
+_HALF: Final = 16
+
+
+def join_key(request: bytes, body: bytes) -> bytes:
+    """Return what stands for a request here, 32 bytes. request, body: digests of all of it, and of its body alone.
+
+    An Idempotency-Key is misused by another body. Fields that a client's proxy adds are no misuse.
+    """
+    return request[:_HALF] + body[:_HALF]
 
 
 class JoinBounds:
@@ -37,12 +47,13 @@ class JoinBounds:
 class JoinTable:
     """The calls of one worker."""
 
-    __slots__ = ("_bounds", "_calls", "_kept", "_named", "_taken", "n_taken")
+    __slots__ = ("_bounds", "_calls", "_kept", "_named", "_names", "_taken", "n_taken")
 
     def __init__(self, bounds: JoinBounds) -> None:
         self._bounds: Final = bounds
         self._calls: Final[dict[bytes, list[JoinedCall]]] = {}  # by what stands for their requests
         self._named: Final[dict[bytes, JoinedCall]] = {}  # by what stands for their Idempotency-Key
+        self._names: Final[set[JoinedCall]] = set()  # the same calls
         self._kept: Final[dict[JoinedCall, str]] = {}  # whole ones, with their partitions, the oldest first
         self._taken: Final[dict[str, int]] = {}  # bytes of each partition
         self.n_taken = 0
@@ -55,11 +66,11 @@ class JoinTable:
         return next((each for each in self._calls.get(key, ()) if each.runs), None)
 
     def find_retry(self, key: bytes) -> JoinedCall | None:
-        """Return the call that a retry is of: one whose client has left; else one that still runs.
+        """Return the call that a retry without an Idempotency-Key is of: one whose client has left; else one that runs.
 
         A connection that is lost is not always seen, so the first client of the latter may be gone, too.
         """
-        found = [each for each in self._calls.get(key, ()) if each.may_retry]
+        found = [each for each in self._calls.get(key, ()) if each.may_retry and each not in self._names]
         if not found:
             return None
         left = [each for each in found if not each.has_leader]
@@ -68,11 +79,17 @@ class JoinTable:
         return next((each for each in found if each.runs), None)
 
     def find_named(self, name: bytes, key: bytes) -> JoinedCall | None:
-        """Return the call of the same Idempotency-Key. Raises VeloxError where that was another request."""
+        """Return the call of the same Idempotency-Key and request. Raises VeloxError where that had another body."""
         found = self._named.get(name)
-        if found is not None and found.key != key:
+        if found is None or found.key == key:
+            return found
+        if found.key[_HALF:] != key[_HALF:]:
             raise mismatch()
-        return found
+        return None
+
+    def has_name(self, name: bytes) -> bool:
+        """Return True while a call has this Idempotency-Key."""
+        return name in self._named
 
     def begin(self, partition: str, key: bytes, name: bytes | None, *, may_retry: bool) -> JoinedCall | None:
         """Return a call that others may join; None: there is no room for it. name: see find_named()."""
@@ -84,6 +101,7 @@ class JoinTable:
         self._calls.setdefault(key, []).append(call)
         if name is not None:
             self._named[name] = call
+            self._names.add(call)
         return call
 
     def keep(self, call: JoinedCall, partition: str) -> None:
@@ -117,6 +135,7 @@ class JoinTable:
 
     def _forget(self, call: JoinedCall, partition: str, name: bytes | None) -> None:
         self._kept.pop(call, None)
+        self._names.discard(call)
         calls = self._calls[call.key]
         calls.remove(call)
         if not calls:

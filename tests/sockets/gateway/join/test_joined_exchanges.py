@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.sockets.gateway.core_attempts import run
 from tests.sockets.gateway.core_gateway import FakeClient, Limits, ScriptedUpstream, gateway, request_head
 from velox.errors import Reason, VeloxError
@@ -360,6 +361,104 @@ def test_request_without_room_has_a_call_of_its_own() -> None:
             await made.opened(2)
             for stream in made.upstream.streams:
                 stream.play((HEAD, WORD + DONE, True))
+            await made.ended()
+            made.check_nothing_is_left()
+
+    run(main)
+
+
+NAME: Final = (b"idempotency-key", b"one")
+OTHER_BODY: Final = BODY.replace(b'"m"', b'"n"')
+
+
+def test_idempotency_key_of_another_body_is_refused_and_of_other_fields_is_not() -> None:
+    """A proxy before the gateway adds times and codings: SDKs do not retry a 422, so an honest retry would fail."""
+
+    async def main() -> None:
+        with bench(RETRIES) as made:
+            made.submit(NAME, (b"x-request-start", b"t=1"))
+            await made.opened()
+            again = made.submit(NAME, (b"x-request-start", b"t=2"))
+            third = made.submit(NAME, (b"x-request-start", b"t=1"))
+            await made.opened(2)
+            refused = FakeClient()
+            assert made.gateway.submit(refused, request_head(more=(NAME,)), OTHER_BODY, ANYONE) is None
+            assert b"422" in refused.written.partition(b"\r\n")[0] and b"idempotency_mismatch" in refused.written
+            for stream in made.upstream.streams:
+                stream.play((HEAD, WORD + DONE, True))
+            await made.ended()
+            assert body_of(again[1]) == body_of(third[1]) == WORD + DONE
+            assert len(made.upstream.streams) == 2, "the third has joined the first, whose name it has"
+
+    run(main)
+
+
+def test_empty_idempotency_key_is_none() -> None:
+    async def main() -> None:
+        with bench(RETRIES) as made:
+            asked = [made.submit((b"idempotency-key", b""), body=body) for body in (BODY, OTHER_BODY)]
+            await made.opened(2)
+            for stream in made.upstream.streams:
+                stream.play((HEAD, WORD + DONE, True))
+            await made.ended()
+            assert [body_of(client) for _, client in asked] == [WORD + DONE] * 2
+
+    run(main)
+
+
+def test_retry_with_a_name_joins_no_call_of_another_name() -> None:
+    """Two samples of one prompt, each with a name of its own, are two answers."""
+
+    async def main() -> None:
+        with bench(RETRIES) as made:
+            leader, _ = made.submit(NAME, FIRST)
+            await made.opened()
+            leader.client_gone()
+            made.submit((b"idempotency-key", b"two"), AGAIN)
+            await made.opened(2)
+            made.submit(AGAIN)  # one that has no name is no retry of one that had
+            await made.opened(3)
+            for stream in made.upstream.streams:
+                stream.play((HEAD, WORD + DONE, True))
+            await made.ended()
+
+    run(main)
+
+
+def test_follower_that_leaves_in_the_middle_has_used_its_place_in_the_limits() -> None:
+    """Else a client that leaves each stream before its end is limited by nothing."""
+
+    async def main() -> None:
+        with bench() as made:
+            made.submit()
+            follower, client = made.submit()
+            early, _ = made.submit()
+            await made.opened()
+            early.client_gone()
+            stream = made.upstream.streams[0]
+            stream.play((HEAD, WORD, False))
+            await made.had(client, b"hi")
+            follower.client_gone()
+            stream.play((None, DONE, True))
+            await made.ended()
+            assert (follower.was_sent, early.was_sent) == (True, False)
+            made.check_nothing_is_left()
+
+    run(main)
+
+
+def test_deadline_of_the_last_follower_promises_nothing() -> None:
+    """Its call ends with it where no retry is waited for: the next request pays anew."""
+
+    async def main() -> None:
+        with bench() as made:
+            leader, _ = made.submit()
+            follower, client = made.submit()
+            await made.opened()
+            leader.client_gone()
+            follower.on_deadline()
+            await asyncio.wait_for(client.finished.wait(), PATIENCE_S)
+            assert b"x-should-retry: true" not in client.written
             await made.ended()
             made.check_nothing_is_left()
 
