@@ -21,7 +21,9 @@ from tests.e2e.raw_http import read_reply
 from tests.e2e.recording import JSON, SSE, Call, RecordingUpstream
 from tests.e2e.routed import routed
 from tests.e2e.test_cache import KEYS, PATH, asked, chat, events
+from tests.e2e.test_upgrade import running
 from tests.e2e.tools import run_velox
+from tests.e2e.watching import socket_inodes
 
 N_CLIENTS: Final = 60
 
@@ -534,6 +536,39 @@ def test_retry_at_another_worker_joins_its_first_call(upstream: RecordingUpstrea
         others = [read_reply(send(velox, asked("Other."), idempotency_key="k1")) for _ in range(10)]
         assert {(each.status, each.header("x-velox-reason")) for each in others} == {(422, "idempotency_mismatch")}
         assert len(upstream.calls) == 1
+
+
+def test_followers_elsewhere_outlive_an_upgrade(upstream: RecordingUpstream, send: Sender, tmp_path: Path) -> None:
+    """The worker that has the call has no client any more; it stays for those of the other one."""
+    body = asked(stream=True)
+    with upstream.playing(by_steps), running(tmp_path, {**config(upstream), "workers": 2}) as gateway:
+        velox = gateway.velox
+        socks = [send(velox, body)]
+        upstream.wait_call()
+        upstream.step()
+        socks += [send(velox, body) for _ in range(16)]
+        wait_joins(velox, leader=1, joined=16)
+        held = {pid: socket_inodes(pid) for pid in velox.worker_pids()}
+        rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()]
+        inodes = {row[2][-4:]: row[9] for row in rows if row[1].endswith(f":{velox.port:04X}")}
+        ports = [f"{each.getsockname()[1]:04X}" for each in socks]
+        workers = [next(pid for pid in held if inodes[port] in held[pid]) for port in ports]
+        has = workers[0]
+        far = [sock for sock, pid in zip(socks, workers, strict=True) if pid != has]
+        assert far
+        left = {inodes[port] for port, pid in zip(ports, workers, strict=True) if pid == has}
+        for sock, pid in zip(socks, workers, strict=True):
+            if pid == has:
+                sock.close()
+        until(lambda: not left & socket_inodes(has), "the clients of the worker that has the call have left")
+        gateway.upgrade()
+        until(lambda: has not in velox.worker_pids(), "it listens no more")
+        upstream.step(3)
+        assert {read_reply(each).body for each in far} == {b"".join(events(1))}
+        assert len(upstream.calls) == 1
+        for each in far:
+            each.close()
+        gateway.wait_alone(1)
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -798,7 +798,7 @@ class Worker:
         await listener.leave()
         self._status.state = WorkerState.DRAINING
         wake(self._context.notify)
-        while self._loop.time() < until_s and (self._ingress.connections or self._gateway.n_drains):
+        while self._loop.time() < until_s and self._is_needed:
             if self._is_stopped:  # the whole gateway ends
                 break
             await asyncio.sleep(_LOOK_S)
@@ -845,9 +845,15 @@ class Worker:
         if self._loop_watch is not None:
             self._loop_watch.stop()
 
+    @property
+    def _is_needed(self) -> bool:
+        """True while a connection is open, a call is not accounted, or another worker's clients follow one of here."""
+        in_use = self._ingress.connections or self._gateway.n_drains
+        return bool(in_use) or any(each.n_links for each in self._joining)
+
     async def _wait_for_clients(self, until_s: float) -> bool:
         """Wait until no connection is open, and all is accounted; False when the time is over before."""
-        while self._ingress.connections or self._gateway.n_drains or any(each.n_links for each in self._joining):
+        while self._is_needed:
             if self._loop.time() >= until_s:
                 return False
             await asyncio.sleep(_LOOK_S)
