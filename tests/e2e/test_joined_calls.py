@@ -526,7 +526,8 @@ def test_retry_at_another_worker_joins_its_first_call(upstream: RecordingUpstrea
         first = send(velox, asked(temperature=1), x_stainless_retry_count="0", idempotency_key="k1")
         upstream.wait_call()
         first.close()
-        running = [send(velox, asked(temperature=1), x_stainless_retry_count="1") for _ in range(10)]
+        again = {"x_stainless_retry_count": "1", "idempotency_key": "k1"}
+        running = [send(velox, asked(temperature=1), **again) for _ in range(10)]
         running += [send(velox, asked(temperature=1), idempotency_key="k1") for _ in range(10)]
         wait_joins(velox, leader=1, retry=20)
         upstream.step()
@@ -569,6 +570,19 @@ def test_followers_elsewhere_outlive_an_upgrade(upstream: RecordingUpstream, sen
         for each in far:
             each.close()
         gateway.wait_alone(1)
+
+
+def test_retry_without_a_name_joins_its_first_call_at_another_worker(upstream: RecordingUpstream, send: Sender) -> None:
+    """By its count alone."""
+    with upstream.playing(json_by_step), routed(config(upstream, RETRIES), workers="4") as velox:
+        first = send(velox, asked(temperature=1), x_stainless_retry_count="0")
+        upstream.wait_call()
+        first.close()
+        running = [send(velox, asked(temperature=1), x_stainless_retry_count="1") for _ in range(10)]
+        wait_joins(velox, leader=1, retry=10)
+        upstream.step()
+        assert {read_reply(each).body for each in running} == {chat(1)}
+        assert len(upstream.calls) == 1
 
 
 @pytest.mark.parametrize("which", [0, 1])
