@@ -65,8 +65,6 @@ _MODULES: Final = (
     # What a reply tells of its tokens.
     "protocol/usage/tokens",
     "protocol/usage/reader",
-    "prices/price",
-    "prices/known_prices",
     # What each request asks before it is forwarded: queue, limits, health.
     "policy/health/breaker",
     "policy/queue/concurrency",

@@ -178,9 +178,9 @@ class Price:
         The whole prompt decides the band, and the band all rates, those of the cache among them. Parts that together
         are more than the whole are cut to it.
         """
-        prompt, answer = usage.input, usage.output
-        if usage.bill is not None and usage.bill.biller == self._biller:
-            return Cost(usage.bill.pico)
+        prompt, answer, bill = usage.input, usage.output, usage.bill
+        if bill is not None and bill.biller == self._biller:
+            return Cost(bill.pico)
         band = self._first
         if band is not None and band.units is not None:
             return band.units.cost(usage.units)
