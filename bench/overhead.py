@@ -4,7 +4,8 @@
     python -m bench.overhead --rounds 2 --dry    # does it run? writes nothing
 
 The same requests go straight to the upstream (nginx), through a relay that looks at no byte (bench/relay.py), and
-through Velox, in turn, at a fixed mean rate. A client finds the difference of two times. Velox tells two figures:
+through Velox, one way after the other, at the same mean rate. What a way adds is its latency, as a client measures it,
+less that of the straight way. Velox reports two figures of its own:
 `velox_overhead_seconds`, of which `forward` and `relay` are counted together, and `server-timing`, of which `total`
 less `first-byte` is its own, asked for by a request now and then beside the others. Neither has what the kernel and the
 loop do around Velox, which is most of what the relay costs.
@@ -135,7 +136,8 @@ def _round(load: Load, ports: dict[str, int], velox: Server, seconds: float, cor
 def table(loads: Sequence[Load]) -> str:
     """Return the figures, in microseconds."""
     lines = [
-        "| requests/s | relay adds | Velox adds | beside the relay | metrics tell | `server-timing` tells |",
+        "| requests/s | added by the relay | added by Velox | difference"
+        " | `velox_overhead_seconds` | `server-timing` |",
         "|---:|---:|---:|---:|---:|---:|",
     ]
     for load in loads:

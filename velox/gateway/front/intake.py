@@ -36,7 +36,7 @@ from velox.policy.queue.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.protocol.heads.target import SERVER
 from velox.types import ANYONE, Caller, Dialect, Endpoint, KeyUpdate
 
-__all__ = ["Gateway", "MakeExchange"]
+__all__ = ["Gateway", "MakeExchange", "untraced_exchange"]
 
 _NS_PER_S: Final = 1_000_000_000
 _KEPT_PLANS: Final = 4096
@@ -51,6 +51,17 @@ _LOOKS_PER_TURN: Final = 32
 MakeExchange: TypeAlias = Callable[
     [ExchangeOwner, Client, RequestHead, "bytes | bytearray | None", RequestPlan], Exchange
 ]
+
+
+def untraced_exchange(
+    owner: ExchangeOwner, client: Client, head: RequestHead, body: bytes | bytearray | None, plan: RequestPlan
+) -> Exchange:
+    """Return the exchange of a request of which nothing is noted for traces."""
+    if head.shape.offer is not None:
+        return TunnelExchange(owner, client, head, body, plan)
+    if plan.timing or plan.is_litellms:
+        return TimedExchange(owner, client, head, body, plan)
+    return Exchange(owner, client, head, body, plan)
 
 
 class Gateway(ExchangeOwner):
@@ -308,11 +319,7 @@ class Gateway(ExchangeOwner):
         """Return the exchange of a plan that is unusual."""
         if self._traced is not None:
             return self._traced(self, client, head, body, plan)
-        if head.shape.offer is not None:
-            return TunnelExchange(self, client, head, body, plan)
-        if plan.timing or plan.is_litellms:
-            return TimedExchange(self, client, head, body, plan)
-        return Exchange(self, client, head, body, plan)
+        return untraced_exchange(self, client, head, body, plan)
 
     def _not_queued(self, verdict: Verdict[Exchange]) -> VeloxError:
         """Say why a request could not be queued."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from velox.gateway.access.plan import RequestPlan
+from velox.gateway.front.intake import untraced_exchange
 from velox.gateway.request.exchange import Exchange, ExchangeOwner
-from velox.gateway.request.timed_exchange import TimedExchange
 from velox.gateway.request.traced_exchange import TracedExchange
 from velox.gateway.tracing import Tracer
 from velox.gateway.websocket.traced_tunnel import TracedTunnel
-from velox.gateway.websocket.tunnel import TunnelExchange
 from velox.heads import RequestHead
 from velox.net.application import Client
 
@@ -40,11 +39,7 @@ class TracedMaker:
         """Return the exchange of a request."""
         unsampled = self._unsampled(head)
         if isinstance(unsampled, RequestHead):
-            if head.shape.offer is not None:
-                return TunnelExchange(gateway, client, unsampled, body, plan)
-            if plan.timing or plan.is_litellms:
-                return TimedExchange(gateway, client, unsampled, body, plan)
-            return Exchange(gateway, client, unsampled, body, plan)
+            return untraced_exchange(gateway, client, unsampled, body, plan)
         tracer = self._tracer
         ids = tracer.begin(head, unsampled)
         if head.shape.offer is not None:

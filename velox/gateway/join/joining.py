@@ -19,7 +19,7 @@ from velox.gateway.cluster.routing import RouteParts
 from velox.gateway.join.following import Following
 from velox.gateway.join.led_call import LedCall
 from velox.gateway.join.peers import Peers
-from velox.heads import Headers, ReplyHead, RequestHead
+from velox.heads import ReplyHead, RequestHead
 from velox.outcomes import JoinResult
 from velox.policy.cache.control import cache_control
 from velox.policy.cache.endings import is_good_answer, is_good_stream
@@ -32,9 +32,8 @@ from velox.protocol.reply_body import CodingError, plain_reply
 from velox.shm.join_index import JoinPlace
 from velox.types import ApiKind
 
-__all__ = ["JOINED", "JoinLookup", "Joining"]
+__all__ = ["JoinLookup", "Joining"]
 
-JOINED: Final[Headers] = [(b"x-velox-join", b"joined")]
 # An agent's conversation is long, and just its calls are. What is longer takes a thread tens of milliseconds.
 _BOUNDS: Final = KeyBounds(1024 * 1024, 20_000)
 # As much as is read at once in the loop: of nothing but objects, a kilobyte takes a millisecond.

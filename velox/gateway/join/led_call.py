@@ -24,10 +24,9 @@ from velox.heads import ReplyHead
 from velox.net.client.body_budget import BodyBudget
 from velox.policy.join.joined_call import JoinedCall
 
-__all__ = ["FIELD", "JoinFilter", "LedCall"]
+__all__ = ["JoinFilter", "LedCall"]
 
-FIELD: Final = b"x-velox-join"
-_LEADER: Final = b"leader"
+_LEADER: Final = (b"x-velox-join", b"leader")
 _ERRORS_FROM: Final = 400
 # Parts of the bound: of what is to be read, from which on the upstream waits, and below which it goes on.
 _HELD_FROM: Final = 4
@@ -214,7 +213,7 @@ class JoinFilter(ReplyFilter):
         # An id that the leader's client has given is its own.
         headers = [field for field in head.headers if field[0] != REQUEST_ID]
         call.begin(ReplyHead.of(head.status, headers, head.content_length), is_sse=is_sse)
-        return ReplyHead.of(head.status, [*head.headers, (FIELD, _LEADER)], head.content_length)
+        return ReplyHead.of(head.status, [*head.headers, _LEADER], head.content_length)
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Pass it on."""

@@ -102,6 +102,7 @@ _NS_PER_S: Final = 1_000_000_000
 _NOT_READ: Final = BodyFields()
 _ERRORS_FROM: Final = 400
 _NO_COST: Final = (b"x-velox-cost", b"0.000000000")
+_JOINED: Final = (b"x-velox-join", b"joined")
 _JSON: Final = (b"content-type", b"application/json")
 _ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
 # Of a request that no upstream was asked for.
@@ -652,7 +653,7 @@ class Exchange(AttemptHost):
             await self._wait_for_turn(self._reservation.wait_ns)
         if calls is not None and self.plan.is_recorded:
             calls.check()
-        own: Headers = [(b"x-velox-join", b"joined")]
+        own: Headers = [_JOINED]
         if self.cached is not None:
             own.append((b"x-velox-cache", self.cached.name.lower().encode()))
         if self.plan.terms.wants_cost:
