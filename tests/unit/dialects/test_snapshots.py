@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import asdict
 
 from tests.unit.dialects.snapshot_stories import ANSWERS, ERRORS, REQUESTS, STREAMS, TARGETS, Target
 from velox.dialects.canonical.dropped_fields import DroppedFields
@@ -61,7 +62,7 @@ def shown(text: bytes) -> str:
 
 def counted(made: GenerationTranslator) -> str:
     """Return the tokens of which the answer tells."""
-    tokens = made.tokens._asdict()
+    tokens = asdict(made.tokens)
     return " ".join(f"{name}={value}" for name, value in tokens.items() if value not in (None, "", False))
 
 
